@@ -1,0 +1,146 @@
+"""The exception tree, and the one table of statuses both ways.
+
+OctavoError
+├── InvalidRequest        INVALID_ARGUMENT     400   the caller must change a named field
+├── UnknownModel          NOT_FOUND            404
+├── UnknownRequest        NOT_FOUND            404
+├── Unauthenticated       UNAUTHENTICATED      401
+├── AlreadyExists         ALREADY_EXISTS       409   same id or key, other body
+├── Overloaded            RESOURCE_EXHAUSTED   429   retry after a while
+├── NeverFits             INVALID_ARGUMENT     400   larger than the whole pool
+├── DeadlineExceeded      DEADLINE_EXCEEDED    504
+├── Cancelled             CANCELLED            499
+├── Unavailable           UNAVAILABLE          503   not ready, draining, lost
+├── FeatureOff            FAILED_PRECONDITION  400
+└── InternalError         INTERNAL             500
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    field: str
+    description: str
+
+
+class OctavoError(Exception):
+    """Root of everything Octavo raises on purpose. `reason` is a stable word for programs, the message is for people."""
+
+    status: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    http_status: int = 500
+    http_type: str = "server_error"
+    default_reason: str = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        field: str = "",
+        violations: tuple[FieldViolation, ...] = (),
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or self.default_reason
+        self.violations = violations or ((FieldViolation(field, message),) if field else ())
+        self.retry_after_s = retry_after_s
+
+    @property
+    def field(self) -> str:
+        """The first field at fault, or an empty string."""
+        return self.violations[0].field if self.violations else ""
+
+
+class InvalidRequest(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.INVALID_ARGUMENT, 400, "invalid_request_error", "rejected-invalid"
+
+
+class NeverFits(InvalidRequest):
+    default_reason = "rejected-never-fits"
+
+
+class FeatureOff(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.FAILED_PRECONDITION, 400, "invalid_request_error", "rejected-feature-off"
+
+
+class UnknownModel(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.NOT_FOUND, 404, "invalid_request_error", "model_not_found"
+
+
+class UnknownRequest(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.NOT_FOUND, 404, "invalid_request_error", "request_not_found"
+
+
+class Unauthenticated(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.UNAUTHENTICATED, 401, "authentication_error", "invalid_api_key"
+
+
+class AlreadyExists(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.ALREADY_EXISTS, 409, "invalid_request_error", "already_exists"
+
+
+class Overloaded(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "rejected-overloaded"
+
+
+class DeadlineExceeded(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.DEADLINE_EXCEEDED, 504, "timeout_error", "evicted-deadline"
+
+
+class Cancelled(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.CANCELLED, 499, "cancelled_error", "cancelled"
+
+
+class Unavailable(OctavoError):
+    status, http_status, http_type, default_reason = grpc.StatusCode.UNAVAILABLE, 503, "service_unavailable_error", "not-ready"
+
+
+class InternalError(OctavoError):
+    pass
+
+
+BY_STATUS: dict[grpc.StatusCode, type[OctavoError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.NOT_FOUND: UnknownModel,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: Cancelled,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.FAILED_PRECONDITION: FeatureOff,
+}
+"""Client side: which exception a status becomes; what is not listed becomes InternalError."""
+
+
+OUTCOME_ERRORS: dict[str, type[OctavoError]] = {
+    "rejected": Overloaded,
+    "cancelled": Cancelled,
+    "deadline": DeadlineExceeded,
+    "failed": Unavailable,
+    "already_exists": AlreadyExists,
+    "not_found": UnknownRequest,
+}
+"""Which exception a terminal outcome of the scheduler becomes at the edge; `finished` has none."""
+
+
+REASON_ERRORS: dict[str, type[OctavoError]] = {
+    "rejected-never-fits": NeverFits,
+    "rejected-invalid": InvalidRequest,
+    "rejected-deadline": DeadlineExceeded,
+    "rejected-not-ready": Unavailable,
+    "rejected-draining": Unavailable,
+}
+"""Reason words that override OUTCOME_ERRORS."""
+
+
+def from_outcome(outcome: str, reason: str, message: str, retry_after_s: float = 0.0) -> OctavoError:
+    """The exception for a terminal outcome other than `finished`."""
+    kind = REASON_ERRORS.get(reason) or OUTCOME_ERRORS.get(outcome, InternalError)
+    return kind(message or reason, reason=reason, retry_after_s=retry_after_s)

@@ -1,0 +1,41 @@
+"""Identity of a KV block: `key = blake3(parent key, token ids, extra)`, chained from a root (design section 4).
+
+The worker's root key covers whatever changes KV bytes. A gateway derives one root per tenant and salt from it, so
+two tenants never share a block and nobody can probe another's prefix by timing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from blake3 import blake3
+
+from octavo.packing import pack_u32
+
+
+def namespace_root(root_key: bytes, secret: bytes, tenant: str, salt: str = "") -> bytes:
+    """The 32-byte parent of a tenant's first block: HMAC of the tenant under the server secret, plus the request's salt."""
+    tenant_mac = hmac.new(secret, tenant.encode(), hashlib.sha256).digest()
+    return blake3(b"octavo.namespace\0" + root_key + tenant_mac + salt.encode()).digest()
+
+
+def block_key(parent: bytes, tokens: Sequence[int], extra: bytes = b"") -> bytes:
+    """The 32-byte key of one full block; `extra` is for what is not in the ids (images)."""
+    return blake3(parent + pack_u32(tokens) + extra).digest()
+
+
+def extend_keys(parent: bytes, tokens: Sequence[int], block_tokens: int) -> list[bytes]:
+    """Keys of the full blocks of `tokens`, chained from `parent`; a partial last block has none."""
+    keys: list[bytes] = []
+    for start in range(0, len(tokens) - block_tokens + 1, block_tokens):
+        parent = block_key(parent, tokens[start : start + block_tokens])
+        keys.append(parent)
+    return keys
+
+
+def choice_seed(request_seed: int, index: int) -> int:
+    """The u64 seed of one choice: hash(request seed, index); sampling is keyed by (this, position, purpose)."""
+    digest = blake3(request_seed.to_bytes(8, "little") + index.to_bytes(4, "little")).digest()
+    return int.from_bytes(digest[:8], "little")

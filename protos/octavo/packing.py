@@ -1,0 +1,38 @@
+"""Packed little-endian u32 and 32-byte keys: how ids travel in `bytes` fields (no per-element protobuf work)."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+
+KEY_BYTES = 32
+
+
+def pack_u32(values: Iterable[int]) -> bytes:
+    """Little-endian u32 bytes of `values`; raises OverflowError on a value outside [0, 2**32)."""
+    packed = array("I", values)
+    if sys.byteorder != "little":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_u32(data: bytes) -> list[int]:
+    """The values of `pack_u32`; raises ValueError when the length is no multiple of 4."""
+    unpacked = array("I")
+    unpacked.frombytes(data)
+    if sys.byteorder != "little":
+        unpacked.byteswap()
+    return unpacked.tolist()
+
+
+def pack_keys(keys: Sequence[bytes]) -> bytes:
+    """Concatenates 32-byte block keys."""
+    return b"".join(keys)
+
+
+def unpack_keys(data: bytes) -> list[bytes]:
+    """Splits concatenated 32-byte keys; raises ValueError when the length is no multiple of 32."""
+    if len(data) % KEY_BYTES:
+        raise ValueError(f"packed keys: {len(data)} bytes is no multiple of {KEY_BYTES}")
+    return [data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES)]
