@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -99,13 +100,13 @@ class KernelTable:
         "store_kv",
     )
 
-    rms_norm: CallCounter
-    add_rms_norm: CallCounter
-    store_kv: CallCounter
-    paged_attention: CallCounter
-    silu_mul: CallCounter
-    gelu_mul: CallCounter
-    linear: CallCounter
+    rms_norm: Callable[..., Tensor]
+    add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
+    store_kv: Callable[..., Tensor]
+    paged_attention: Callable[..., Tensor]
+    silu_mul: Callable[..., Tensor]
+    gelu_mul: Callable[..., Tensor]
+    linear: Callable[..., Tensor]
 
     def __init__(self, operations: Mapping[str, tuple[Implementation, ...]], device: torch.device, prefer: str) -> None:
         self.choices: list[Choice] = []

@@ -47,9 +47,9 @@ class KvPool:
     def read_block(self, block_id: int) -> bytes:
         """A copy of the block's bytes, `block_bytes` long. IndexError for an id outside the pool."""
         self._check(block_id)
-        if self._bytes is not None:
-            return self._bytes[block_id].tobytes()
-        return self.tensor[block_id].reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+        mapped = self._bytes
+        raw = mapped[block_id] if mapped is not None else self.tensor[block_id].reshape(-1).view(torch.uint8).cpu().numpy()
+        return bytes(raw.data)
 
     def write_block(self, block_id: int, payload: bytes | memoryview) -> None:
         """Replaces the block's bytes. IndexError for the null block or an id outside the pool; ValueError for a wrong length."""
