@@ -1,0 +1,146 @@
+"""Tiny random checkpoints of each architecture, and a runner that steps a decoder over scattered blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from octavo.artifacts import ModelFiles, resolve_model
+from octavo_gpuworker.model.decoder import Decoder, StepInputs
+from octavo_gpuworker.model.pool import KvPool
+
+VOCAB = 211
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,  # large enough that logits differ by units, not by rounding
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@dataclass
+class Sequence:
+    ids: list[int]
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+
+
+class Runner:
+    """Steps a decoder; every sequence gets blocks in random order from one pool, so nothing lies side by side."""
+
+    def __init__(self, decoder: Decoder, block_tokens: int = 16, num_blocks: int = 128, seed: int = 0) -> None:
+        self.decoder = decoder
+        self.pool = KvPool(decoder.config, num_blocks, block_tokens, decoder.kv_dtype)
+        self.free = list(range(1, num_blocks))
+        random.Random(seed).shuffle(self.free)
+
+    def add(self, ids: list[int]) -> Sequence:
+        return Sequence(list(ids))
+
+    def release(self, seq: Sequence) -> None:
+        self.free.extend(seq.blocks)
+        seq.blocks.clear()
+
+    def inputs(self, work: list[tuple[Sequence, int]], sample: list[int] | None = None) -> StepInputs:
+        size = self.pool.block_tokens
+        ids, positions, slots, starts, contexts = [], [], [], [0], []
+        for seq, count in work:
+            end = seq.computed + count
+            while len(seq.blocks) * size < end:
+                seq.blocks.append(self.free.pop())
+            span = range(seq.computed, end)
+            ids += seq.ids[seq.computed : end]
+            positions += span
+            slots += [seq.blocks[p // size] * size + p % size for p in span]
+            starts.append(starts[-1] + count)
+            contexts.append(end)
+        width = max(len(seq.blocks) for seq, _ in work)
+        # Entries beyond a sequence's blocks are nonsense on purpose: they must never be read.
+        tables = [seq.blocks + [2**30] * (width - len(seq.blocks)) for seq, _ in work]
+        rows = list(range(starts[-1])) if sample is None else sample
+        return StepInputs(
+            torch.tensor(ids),
+            torch.tensor(positions),
+            torch.tensor(slots),
+            torch.tensor(starts, dtype=torch.int32),
+            torch.tensor(contexts, dtype=torch.int32),
+            torch.tensor(tables, dtype=torch.int32),
+            torch.tensor(rows, dtype=torch.int64),
+        )
+
+    def step(self, work: list[tuple[Sequence, int]]) -> list[Tensor]:
+        """One forward; per sequence the logits [count, vocab] of its new tokens."""
+        logits = self.decoder.forward(self.inputs(work), self.pool)
+        for seq, count in work:
+            seq.computed += count
+        return list(logits.split([count for _, count in work]))
+
+
+@pytest.fixture
+def make_runner() -> Callable[..., Runner]:
+    return Runner
+
+
+def write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"t{i}": i for i in range(3, VOCAB)}
+    Tokenizer(models.WordLevel(vocab, unk_token="<unk>")).save(str(folder / "tokenizer.json"))
+
+
+def hf_model(kind: str, **changes: Any) -> Any:
+    """A random transformers model of one of the four architectures, float32, eager attention."""
+    import transformers
+
+    settings = SIZES | {"attn_implementation": "eager"} | changes
+    torch.manual_seed(len(kind) + 17)
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():  # biases and norms start at 0 and 1, which would hide a missing one
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * (0.5 if name.endswith("bias") else 0.2))
+    return model
+
+
+@pytest.fixture
+def save_hf(tmp_path: Path) -> Callable[..., tuple[Any, ModelFiles]]:
+    """save_hf(kind, **config) -> (transformers model, its saved files)."""
+
+    def save(kind: str, shard_size: str = "5GB", **changes: Any) -> tuple[Any, ModelFiles]:
+        model = hf_model(kind, **changes)
+        folder = tmp_path / kind.lower()
+        model.save_pretrained(folder, max_shard_size=shard_size)
+        write_tokenizer(folder)
+        return model, resolve_model(str(folder))
+
+    return save
+
+
+@pytest.fixture
+def reference_logits() -> Callable[[Any, list[int]], Tensor]:
+    """Logits [len(ids), vocab] of a transformers model."""
+
+    def run(model: Any, ids: list[int]) -> Tensor:
+        with torch.inference_mode():
+            return model(torch.tensor([ids]), use_cache=False).logits[0]
+
+    return run
