@@ -137,8 +137,10 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
         )
     except KeyError as error:
         raise BadArtifact(f"{where}: {error.args[0]} is missing; copy the model folder again") from error
-    except TypeError as error:
-        raise BadArtifact(f"{where}: a value has the wrong type ({error}); copy the model folder again") from error
+    except BadArtifact:
+        raise
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise BadArtifact(f"{where}: a wrong type or value ({error}); copy the model folder again") from error
 
 
 def _ids(value: Any) -> tuple[int, ...]:

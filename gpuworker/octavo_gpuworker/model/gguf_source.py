@@ -83,6 +83,10 @@ class GgufSource:
             )
         return kind, length
 
+    def file_name(self, name: str) -> str:
+        """See TensorSource."""
+        return gguf_name(name)
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """See TensorSource."""
         entry = self._tensors.get(gguf_name(name))

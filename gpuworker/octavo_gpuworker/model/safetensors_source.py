@@ -26,6 +26,10 @@ class SafetensorsSource:
                 raise BadArtifact(f"{path}: bad safetensors file ({error}); copy or download the file again") from error
             self._files.update(dict.fromkeys(opened.keys(), opened))
 
+    def file_name(self, name: str) -> str:
+        """See TensorSource."""
+        return name
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """See TensorSource."""
         opened = self._files.get(name)

@@ -23,6 +23,9 @@ class TensorSource(Protocol):
     where: str
     """Begins every error message: the file or folder."""
 
+    def file_name(self, name: str) -> str:
+        """What the file itself calls the tensor: for messages."""
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The tensor's shape without reading it; None when the checkpoint has no such tensor."""
 
@@ -81,18 +84,18 @@ class _Planner:
         for name in names:
             found = self.source.shape(name)
             if found is None:
-                self.missing.append(name)
+                self.missing.append(self.source.file_name(name))
                 continue
             expected = (found[0] if found and len(names) > 1 else shape[0], *shape[1:])
             if found != expected or row + found[0] > shape[0]:
                 raise BadArtifact(
-                    f"{self.source.where}: tensor {name} has shape {list(found)}, the config asks for {list(expected)}; convert the model again"
+                    f"{self.source.where}: tensor {self.source.file_name(name)} has shape {list(found)}, the config asks for {list(expected)}; convert the model again"
                 )
             self.fills.append(_Fill(name, whole[row : row + found[0]]))
             row += found[0]
         if not self.missing and row != shape[0]:
             raise BadArtifact(
-                f"{self.source.where}: {' + '.join(names)} have {row} rows, the config asks for {shape[0]}; convert the model again"
+                f"{self.source.where}: {' + '.join(map(self.source.file_name, names))} have {row} rows, the config asks for {shape[0]}; convert the model again"
             )
         return whole
 

@@ -144,3 +144,87 @@ def reference_logits() -> Callable[[Any, list[int]], Tensor]:
             return model(torch.tensor([ids]), use_cache=False).logits[0]
 
     return run
+
+
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def permute(rows: Any, heads: int) -> Any:
+    """What llama.cpp's convert_hf_to_gguf.py does to q and k rows of a Llama."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_tensors(model: Any, arch: str) -> dict[str, Any]:
+    """The model's tensors as float32 arrays under GGUF names, rows ordered as a GGUF of `arch` orders them."""
+    config, result = model.config, {}
+    for name, parameter in model.state_dict().items():
+        array = parameter.float().numpy()
+        parts = name.split(".")
+        if parts[1] == "layers":
+            if arch == "llama" and parts[4] in ("q_proj", "k_proj"):
+                array = permute(array, config.num_attention_heads if parts[4][0] == "q" else config.num_key_value_heads)
+            inner = ".".join(parts[3:-1])
+            result[f"blk.{parts[2]}.{LAYER_NAMES[inner]}.{parts[-1]}"] = array
+        elif name == "lm_head.weight":
+            if not config.tie_word_embeddings:
+                result["output.weight"] = array
+        else:
+            result["token_embd.weight" if "embed" in name else "output_norm.weight"] = array
+    return result
+
+
+@pytest.fixture
+def write_gguf(tmp_path: Path) -> Callable[..., Path]:
+    """write_gguf(model, arch, quant="F32", **extra metadata) -> path of a GGUF of that transformers model."""
+    import gguf
+
+    def write(
+        model: Any, arch: str, quant: str = "F32", *, name: str = "tiny.gguf", drop: str = "",
+        general: str | None = None, extra: dict[str, Any] | None = None, endian: Any = gguf.GGUFEndian.LITTLE,
+    ) -> Path:  # fmt: skip
+        config, path = model.config, tmp_path / name
+        writer = gguf.GGUFWriter(path, general or arch, endianess=endian)
+        writer.add_block_count(config.num_hidden_layers)
+        writer.add_context_length(config.max_position_embeddings)
+        writer.add_embedding_length(config.hidden_size)
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count(config.num_attention_heads)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        if arch == "qwen3":
+            writer.add_key_length(config.head_dim)
+            writer.add_value_length(config.head_dim)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        for key, value in (extra or {}).items():
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+        kind = gguf.GGMLQuantizationType[quant]
+        for tensor, array in gguf_tensors(model, arch).items():
+            if tensor == drop:
+                continue
+            if array.ndim == 1 or quant == "F32":
+                writer.add_tensor(tensor, array)
+            else:
+                writer.add_tensor(tensor, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    return write
