@@ -24,13 +24,13 @@ def paged_attention_torch(q: Tensor, pool: Tensor, layer: int, plan: AttentionPl
     """
     rows = pool.view(-1, pool.shape[-2] * pool.shape[-1])
     if len(plan.decodes) == 1 and not plan.prefills and isinstance(plan.decodes[0].rows, slice):
-        return _decode(q, rows, layer, plan, plan.decodes[0]).reshape(plan.tokens, -1)
+        return _decode(q, rows, layer, plan, plan.decodes[0]).flatten(1)
     out = torch.empty_like(q)
     for group in plan.decodes:
         out[group.rows] = _decode(q[group.rows], rows, layer, plan, group)
     for prefill in plan.prefills:
         _prefill(q, rows, layer, plan, prefill, out)
-    return out.view(plan.tokens, -1)
+    return out.flatten(1)
 
 
 def _gathered(rows: Tensor, gather: Tensor, layer: int, plan: AttentionPlan, count: int, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,9 @@ import random
 import pytest
 import torch
 from octavo_gpuworker.kernels import select_kernels
+from octavo_gpuworker.model.decoder import StepInputs
 from octavo_gpuworker.model.load import load_model
+from octavo_gpuworker.model.pool import KvPool
 
 TOLERANCE = 1e-4
 
@@ -163,6 +165,16 @@ def test_bfloat16_stays_near_float32(save_hf, make_runner, reference_logits) -> 
     ours = torch.cat([runner.step([(seq, 40)])[0], *(runner.step([(seq, 1)])[0] for _ in range(24))])
     error = (ours - expected).norm() / expected.norm()
     assert error < 0.05
+
+
+def test_a_step_without_tokens_computes_nothing(save_hf) -> None:
+    _, files = save_hf("Llama")
+    decoder = load_model(files, dtype="float32")
+    pool = KvPool(decoder.config, 4, 16, decoder.kv_dtype)
+    none, zero = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
+    inputs = StepInputs(none, none, none, zero, none.int(), torch.empty(0, 3, dtype=torch.int32), none)
+    assert decoder.forward(inputs, pool).shape == (0, decoder.config.vocab_size)
+    assert not pool.tensor.any()
 
 
 def test_short_block_table_is_refused(save_hf, make_runner) -> None:
