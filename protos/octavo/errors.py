@@ -58,7 +58,12 @@ class OctavoError(Exception):
 
 
 class InvalidRequest(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.INVALID_ARGUMENT, 400, "invalid_request_error", "rejected-invalid"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        400,
+        "invalid_request_error",
+        "rejected-invalid",
+    )
 
 
 class NeverFits(InvalidRequest):
@@ -66,31 +71,66 @@ class NeverFits(InvalidRequest):
 
 
 class FeatureOff(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.FAILED_PRECONDITION, 400, "invalid_request_error", "rejected-feature-off"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        400,
+        "invalid_request_error",
+        "rejected-feature-off",
+    )
 
 
 class UnknownModel(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.NOT_FOUND, 404, "invalid_request_error", "model_not_found"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.NOT_FOUND,
+        404,
+        "invalid_request_error",
+        "model_not_found",
+    )
 
 
 class UnknownRequest(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.NOT_FOUND, 404, "invalid_request_error", "request_not_found"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.NOT_FOUND,
+        404,
+        "invalid_request_error",
+        "request_not_found",
+    )
 
 
 class Unauthenticated(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.UNAUTHENTICATED, 401, "authentication_error", "invalid_api_key"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.UNAUTHENTICATED,
+        401,
+        "authentication_error",
+        "invalid_api_key",
+    )
 
 
 class AlreadyExists(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.ALREADY_EXISTS, 409, "invalid_request_error", "already_exists"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.ALREADY_EXISTS,
+        409,
+        "invalid_request_error",
+        "already_exists",
+    )
 
 
 class Overloaded(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "rejected-overloaded"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        429,
+        "rate_limit_error",
+        "rejected-overloaded",
+    )
 
 
 class DeadlineExceeded(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.DEADLINE_EXCEEDED, 504, "timeout_error", "evicted-deadline"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        504,
+        "timeout_error",
+        "evicted-deadline",
+    )
 
 
 class Cancelled(OctavoError):
@@ -98,7 +138,12 @@ class Cancelled(OctavoError):
 
 
 class Unavailable(OctavoError):
-    status, http_status, http_type, default_reason = grpc.StatusCode.UNAVAILABLE, 503, "service_unavailable_error", "not-ready"
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.UNAVAILABLE,
+        503,
+        "service_unavailable_error",
+        "not-ready",
+    )
 
 
 class InternalError(OctavoError):

@@ -1,0 +1,39 @@
+# Verbs of the house. Everything runs in .venv, which the first one makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DISTRIBUTIONS := protos gateway scheduler gpuworker kvstore cli
+
+.PHONY: install demo test soak check protos bench clean
+
+install: $(STAMP)
+
+$(STAMP): constraints.txt requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip<26" -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt \
+	  -e "protos[service]" -e gateway -e scheduler -e "gpuworker[smollm2]" -e kvstore -e cli
+	touch $(STAMP)
+
+demo: install
+	$(BIN)/octavo demo
+
+test: install
+	$(BIN)/python -m pytest -m "not soak"
+
+soak: install
+	$(BIN)/python -m pytest -m soak --timeout=3600
+
+check: install
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+
+protos: install
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=protos --pyi_out=protos --grpc_python_out=protos protos/octavo/v1/*.proto
+
+bench: install
+	$(BIN)/octavo bench serve
+
+clean:
+	rm -rf $(VENV) .octavo

@@ -1,0 +1,208 @@
+"""The edge-neutral nouns of the gateway: what an edge asks for, and what it gets back.
+
+gRPC and HTTP edges build `RequestParams`, call `Gateway.start`, and iterate a `Generation`. They know nothing of the
+scheduler; the gateway's inside knows nothing of protobuf or JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+FinishWord = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: str
+    content: str
+    name: str = ""
+
+
+@dataclass(slots=True)
+class RequestParams:
+    """A request as the client sent it: absent stays None, nothing is checked beyond its type."""
+
+    kind: Literal["generate", "chat"]
+    model: str = ""
+    prompt_text: str | None = None
+    prompt_ids: Sequence[int] | None = None
+    messages: Sequence[ChatMessage] = ()
+    add_generation_prompt: bool = True
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    include_stop_str: bool = False
+    n: int | None = None
+    logprobs: int | None = None
+    echo: bool = False
+    skip_special_tokens: bool = True
+    request_id: str = ""
+    idempotency_key: str = ""
+    priority: int = 0
+    slo_class: str = ""
+    deadline_ms: int = 0
+    cache_off: bool = False
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeContext:
+    """What an edge knows of the call rather than of the request."""
+
+    edge: Literal["grpc", "http"]
+    api_key: str = ""
+    traceparent: str = ""
+    deadline_s: float | None = None  # the call's own remaining time
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    token_id: int
+    text: str
+    token_bytes: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text and tokens of one choice; `finish_reason` is set on its last one."""
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprob]
+    token_end: int
+    byte_end: int
+    finish_reason: FinishWord | None = None
+    stop_hit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Microseconds since t_received on the gateway's clock (0: never happened); `*_us` durations travelled."""
+
+    t_received_unix_us: int
+    t_tokenized_us: int = 0
+    t_admitted_us: int = 0
+    t_prefill_start_us: int = 0
+    t_first_token_us: int = 0
+    t_last_token_us: int = 0
+    t_complete_us: int = 0
+    queue_us: int = 0
+    kv_load_us: int = 0
+    prefill_us: int = 0
+    decode_us: int = 0
+    preemptions: int = 0
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEnd:
+    index: int
+    finish_reason: FinishWord
+    tokens: int
+    bytes: int
+    ids_blake3: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a generation that did not fail."""
+
+    usage: Usage
+    timings: Timings
+    choices: Sequence[ChoiceEnd]
+
+
+Event = Delta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOutcome:
+    found: bool
+    outcome: str = ""
+    last_step: int = 0
+    blocks_freed: int = 0
+    latency_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    id: str
+    max_model_len: int
+    vocab_size: int
+    architecture: str
+    fingerprint: str
+    created_unix_s: int
+
+
+class Generation(Protocol):
+    """One request under way. Iterate it once; it ends after `Finished`, or raises an OctavoError: exactly one of the two."""
+
+    request_id: str
+    trace_id: str  # 32 hex digits
+    model: str
+    prompt_tokens: int
+    seed: int
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Deltas in order; backlog that piled up between two pulls comes as one delta per choice."""
+
+    async def close(self, reason: str) -> None:
+        """The client is gone (`client_disconnect`) or too slow (`slow_client`): cancels; idempotent, never raises."""
+
+
+class Gateway(Protocol):
+    """What both edges call."""
+
+    slow_client_timeout_s: float
+
+    async def start(self, params: RequestParams, edge: EdgeContext) -> Generation:
+        """Validates and submits. Raises OctavoError (InvalidRequest, UnknownModel, Unavailable, Overloaded, ...)."""
+
+    async def attach(self, request_id: str, idempotency_key: str, from_byte: int, edge: EdgeContext) -> Generation:
+        """A live or stored generation from a byte offset per choice. Raises UnknownRequest."""
+
+    async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
+        """Stops a generation, answers when its last block is back; unknown or finished: found=False."""
+
+    def ack(self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext) -> bool:
+        """What the client saw; False when the request is unknown."""
+
+    def tokenize(self, model: str, text: str | None, messages: Sequence[ChatMessage] | None, *, parse_special: bool = False,
+                 add_bos: bool | None = None, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of text or of rendered messages. Raises InvalidRequest, UnknownModel."""
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """The vocabulary's piece of each id."""
+
+    def detokenize(self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of ids; invalid UTF-8 becomes U+FFFD. Raises InvalidRequest on an id out of range."""
+
+    def models(self) -> list[ModelInfo]:
+        """The served models."""
+
+    @property
+    def ready(self) -> bool:
+        """A worker has passed its warm-up inference and the scheduler answers."""

@@ -1,0 +1,312 @@
+"""The serving manifest: one YAML file that describes a deployment (design section 11).
+
+One frozen dataclass per concern. Every field has a key `section.field`, an environment variable
+OCTAVO_<SECTION>_<FIELD> and a flag --section.field; `octavo.rpc.settings` reads them. A key whose feature does not
+exist yet is refused by `check_features`, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from octavo.errors import OctavoError
+
+
+class ManifestError(OctavoError, ValueError):
+    """A setting that cannot be used; the message names the key and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    run_dir: str = ".octavo/run"
+    """Folder for state, logs and trace files of the local cluster."""
+    event_loop: Literal["uvloop", "asyncio"] = "uvloop"
+    """The asyncio implementation of every service."""
+    log_format: Literal["auto", "text", "json"] = "auto"
+    """auto: text on a terminal, JSON elsewhere."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is written."""
+    drain_timeout_s: float = 20.0
+    """After SIGTERM, how long running requests may go on."""
+    secret: str = "octavo-development-secret"
+    """Server secret of the tenant namespaces (HMAC key); set your own outside development."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    ref: str = "smollm2"
+    """`smollm2`, a .gguf path, or a Hugging Face folder."""
+    name: str = ""
+    """Served model id; empty: derived from ref."""
+    weights_blake3: str = ""
+    """Expected hash of the weights; empty: not checked."""
+    tokenizer_blake3: str = ""
+    """Expected hash of the tokenizer; empty: not checked."""
+    chat_template_blake3: str = ""
+    """Expected hash of the chat template; empty: not checked."""
+    parity_prompt_ids: tuple[int, ...] = ()
+    """Prompt of the parity check at start; empty: none."""
+    parity_greedy_ids: tuple[int, ...] = ()
+    """Greedy continuation that the worker must reproduce before it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
+    """Weights and activations; auto: what the worker measured as faster."""
+    kv_dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
+    """KV cache; auto: bfloat16."""
+    kv_block_tokens: Literal[8, 16, 32] = 16
+    """Tokens per KV block."""
+    kv_pool_bytes: int = 512 * 2**20
+    """Size of the paged KV pool, bytes."""
+    kv_num_blocks: int = 0
+    """Blocks in the pool, null block included; 0: from kv_pool_bytes."""
+    max_model_len: int = 0
+    """Longest prompt + output, tokens; 0: what the model was trained for."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs."""
+    kernels: Literal["auto", "torch", "triton", "strict"] = "auto"
+    """Which rows of the operation table may be chosen."""
+    threads: int = 0
+    """Compute threads of the worker; 0: all cores."""
+    tensor_parallel: int = 1
+    """Ranks per model replica."""
+    pipeline_parallel: int = 1
+    """Pipeline stages per model replica."""
+    deterministic: bool = False
+    """Batch-invariant kernels: the same request gives the same bits in any batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWorker:
+    scheduler: str = "127.0.0.1:50051"
+    """Address of the scheduler that this worker dials."""
+    kvstore: str = ""
+    """Address (host:port or unix:path) of this host's kvstore; empty: no tiers below the pool."""
+    worker_id: str = ""
+    """Stable name; empty: host name and pid."""
+    listen: str = "127.0.0.1:0"
+    """Health, admin and reflection."""
+    metrics_listen: str = "127.0.0.1:0"
+    """Prometheus text over HTTP; empty: off."""
+    progress_timeout_s: float = 30.0
+    """NOT_SERVING when there is work and no token advanced for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    listen: str = "127.0.0.1:50051"
+    """Where gateways, workers and kvstores dial in."""
+    metrics_listen: str = "127.0.0.1:0"
+    """Prometheus text over HTTP; empty: off."""
+    policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "fcfs"
+    """Order of the waiting queue."""
+    batching: Literal["continuous", "static", "dynamic"] = "continuous"
+    """How requests join running ones."""
+    max_num_seqs: int = 32
+    """Sequences that run at once on a worker."""
+    max_num_batched_tokens: int = 512
+    """Tokens per step while decodes run."""
+    max_num_batched_tokens_alone: int = 0
+    """Tokens per step with no decode running; 0: four times max_num_batched_tokens, 2048 at most."""
+    max_waiting_requests: int = 4096
+    """Queue limit; more are rejected with RESOURCE_EXHAUSTED."""
+    max_waiting_prompt_tokens: int = 2_000_000
+    """Queue limit in prompt tokens."""
+    recovery_grace_s: float = 10.0
+    """After start, resubmits go first and are not refused for lack of workers."""
+    orphan_grace_s: float = 15.0
+    """How long a request runs on after its gateway was lost."""
+    worker_silence_s: float = 5.0
+    """A worker that reports nothing for this long is lost."""
+    progress_timeout_s: float = 30.0
+    """A worker with work that advances no token for this long is lost."""
+    registry_ttl_s: float = 600.0
+    """How long a finished request can be attached to or replayed."""
+    registry_bytes: int = 64 * 2**20
+    """Bound of the finished requests kept for replay."""
+    default_slo_class: str = "default"
+    """Class of a request that names none."""
+    slo_classes: Mapping[str, Mapping[str, float]] = field(
+        default_factory=lambda: {"default": {"ttft_ms": 1000.0, "itl_p99_ms": 200.0}}
+    )
+    """Name -> {ttft_ms, itl_p99_ms}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    prefix: bool = True
+    """Share KV blocks between requests with the same beginning."""
+    tiers: tuple[str, ...] = ("dram", "nvme")
+    """Tiers of the kvstore, fastest first."""
+    dram_bytes: int = 1 * 2**30
+    """Capacity of the DRAM tier, bytes."""
+    nvme_bytes: int = 4 * 2**30
+    """Capacity of the NVMe tier, bytes (LMDB map size)."""
+    nvme_path: str = ""
+    """Folder of the NVMe tier; empty: <run_dir>/nvme."""
+    codec: Literal["none", "int8", "fp8", "zstd"] = "none"
+    """Compression below DRAM."""
+    blending: bool = False
+    """Reuse chunks at other positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvStore:
+    listen: str = "127.0.0.1:0"
+    """Where workers of this host dial in (host:port or unix:path)."""
+    scheduler: str = "127.0.0.1:50051"
+    """Address of the scheduler that this kvstore dials; empty: none."""
+    store_id: str = ""
+    """Stable name per host; empty: the host name."""
+    metrics_listen: str = "127.0.0.1:0"
+    """Prometheus text over HTTP; empty: off."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    grpc_listen: str = "127.0.0.1:50050"
+    """octavo.v1.InferenceService."""
+    http_listen: str = "127.0.0.1:8000"
+    """OpenAI-compatible HTTP and /metrics."""
+    scheduler: str = "127.0.0.1:50051"
+    """Address of the scheduler that this gateway dials."""
+    gateway_id: str = ""
+    """Stable name; empty: host name and pid."""
+    slow_client_timeout_s: float = 10.0
+    """A client that takes no byte for this long loses its request."""
+    max_body_bytes: int = 4 * 2**20
+    """Largest HTTP body or gRPC request."""
+    connect_grace_s: float = 10.0
+    """How long a new request waits for a scheduler that is reconnecting."""
+    max_stop_strings: int = 16
+    """Stop strings per request."""
+    max_logprobs: int = 20
+    """Alternatives per token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """API key -> tenant; empty: no key is asked for and everyone is tenant `default`."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Tenant -> share under fair policies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculative:
+    method: Literal["none", "ngram", "draft"] = "none"
+    """How draft tokens are proposed."""
+    max_draft_tokens: int = 0
+    """Longest draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observability:
+    otlp_endpoint: str = ""
+    """OTLP gRPC endpoint for spans; empty: OTEL_EXPORTER_OTLP_ENDPOINT, else files only."""
+    trace_files: bool = True
+    """Write OTLP JSON files into the run folder."""
+    trace_sample: float = 1.0
+    """Share of root traces that are recorded; a sampled parent is always honoured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseGate:
+    enabled: bool = False
+    """Run the correctness gate before ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A whole deployment; every service reads the sections it needs."""
+
+    deployment: Deployment = field(default_factory=Deployment)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    engine: Engine = field(default_factory=Engine)
+    gpuworker: GpuWorker = field(default_factory=GpuWorker)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    cache: Cache = field(default_factory=Cache)
+    kvstore: KvStore = field(default_factory=KvStore)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    tenants: Tenants = field(default_factory=Tenants)
+    speculative: Speculative = field(default_factory=Speculative)
+    observability: Observability = field(default_factory=Observability)
+    release_gate: ReleaseGate = field(default_factory=ReleaseGate)
+
+
+NOT_BUILT: dict[str, tuple[Any, ...]] = {
+    "engine.tensor_parallel": (1,),
+    "engine.pipeline_parallel": (1,),
+    "engine.deterministic": (False,),
+    "scheduler.policy": ("fcfs", "priority"),
+    "scheduler.batching": ("continuous",),
+    "cache.codec": ("none",),
+    "cache.blending": (False,),
+    "speculative.method": ("none",),
+    "speculative.max_draft_tokens": (0,),
+    "release_gate.enabled": (False,),
+    "tenants.weights": ({},),
+}
+"""Keys whose feature is not whole yet -> the values that work today."""
+
+
+def check_features(manifest: Manifest) -> None:
+    """Refuses values whose feature does not exist yet. Raises ManifestError naming the key and what works."""
+    for key, allowed in NOT_BUILT.items():
+        section, name = key.split(".")
+        value = getattr(getattr(manifest, section), name)
+        if value not in allowed:
+            works = ", ".join(repr(item) for item in allowed)
+            raise ManifestError(f"{key}: {value!r} is not built yet; use {works}", field=key)
+
+
+def check_values(manifest: Manifest) -> None:
+    """Refuses values that can never work. Raises ManifestError naming the key, the value and the bound."""
+    minimums: dict[str, float] = {
+        "deployment.drain_timeout_s": 0,
+        "engine.kv_pool_bytes": 1,
+        "engine.kv_num_blocks": 0,
+        "engine.max_model_len": 0,
+        "engine.threads": 0,
+        "gpuworker.progress_timeout_s": 0.1,
+        "scheduler.max_num_seqs": 1,
+        "scheduler.max_num_batched_tokens": 1,
+        "scheduler.max_num_batched_tokens_alone": 0,
+        "scheduler.max_waiting_requests": 1,
+        "scheduler.max_waiting_prompt_tokens": 1,
+        "scheduler.worker_silence_s": 0.5,
+        "scheduler.progress_timeout_s": 0.1,
+        "cache.dram_bytes": 0,
+        "cache.nvme_bytes": 0,
+        "gateway.slow_client_timeout_s": 0.1,
+        "gateway.max_body_bytes": 1024,
+    }
+    for key, least in minimums.items():
+        section, name = key.split(".")
+        value = getattr(getattr(manifest, section), name)
+        if not value >= least:
+            raise ManifestError(f"{key}: {value!r} is too small; give at least {least:g}", field=key)
+    sample = manifest.observability.trace_sample
+    if not 0 <= sample <= 1:
+        raise ManifestError(
+            f"observability.trace_sample: {sample!r} must lie in [0, 1]", field="observability.trace_sample"
+        )
+    for tier in manifest.cache.tiers:
+        if tier not in ("dram", "nvme"):
+            raise ManifestError(f"cache.tiers: {tier!r} is unknown; use dram, nvme", field="cache.tiers")
+    for name, slo in manifest.scheduler.slo_classes.items():
+        for metric in slo:
+            if metric not in ("ttft_ms", "itl_p99_ms"):
+                raise ManifestError(
+                    f"scheduler.slo_classes.{name}: {metric!r} is unknown; use ttft_ms, itl_p99_ms",
+                    field="scheduler.slo_classes",
+                )
+
+
+def section_names() -> list[str]:
+    """Names of the manifest's sections, in order."""
+    return [item.name for item in fields(Manifest)]

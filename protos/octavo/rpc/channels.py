@@ -1,0 +1,25 @@
+"""The one place where client channels are built: message limits and keepalive that fit the servers of `octavo.rpc.host`."""
+
+from __future__ import annotations
+
+import grpc.aio
+
+MAX_MESSAGE_BYTES = 4 * 2**20
+
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # a restarted peer is found within a second, not after the default backoff of minutes
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel to `host:port` or `unix:path`; create it after the process (and its loop) started, never before a fork."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

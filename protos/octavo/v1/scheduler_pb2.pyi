@@ -1,0 +1,381 @@
+from octavo.v1 import worker_pb2 as _worker_pb2
+from octavo.v1 import kvstore_pb2 as _kvstore_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AttachGatewayRequest(_message.Message):
+    __slots__ = ("hello", "submit", "cancel", "stop_choice", "attach", "heartbeat")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    STOP_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    hello: GatewayHello
+    submit: Submit
+    cancel: CancelOrder
+    stop_choice: StopChoice
+    attach: AttachOrder
+    heartbeat: Heartbeat
+    def __init__(self, hello: _Optional[_Union[GatewayHello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[CancelOrder, _Mapping]] = ..., stop_choice: _Optional[_Union[StopChoice, _Mapping]] = ..., attach: _Optional[_Union[AttachOrder, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class AttachGatewayResponse(_message.Message):
+    __slots__ = ("welcome", "events", "heartbeat")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    welcome: GatewayWelcome
+    events: RequestEvents
+    heartbeat: Heartbeat
+    def __init__(self, welcome: _Optional[_Union[GatewayWelcome, _Mapping]] = ..., events: _Optional[_Union[RequestEvents, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GatewayHello(_message.Message):
+    __slots__ = ("gateway_id", "boot_id")
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    gateway_id: str
+    boot_id: str
+    def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ...) -> None: ...
+
+class GatewayWelcome(_message.Message):
+    __slots__ = ("scheduler_boot_id", "ready", "root_key", "block_tokens", "max_model_len", "max_choices", "max_request_blocks", "model")
+    SCHEDULER_BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHOICES_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUEST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    scheduler_boot_id: str
+    ready: bool
+    root_key: bytes
+    block_tokens: int
+    max_model_len: int
+    max_choices: int
+    max_request_blocks: int
+    model: str
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+
+class Submit(_message.Message):
+    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_DEADLINE_US_FIELD_NUMBER: _ClassVar[int]
+    AGE_US_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SLO_CLASS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    BODY_HASH_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
+    CACHE_OFF_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    attempt: int
+    tenant: str
+    prompt_tokens: bytes
+    prompt_keys: bytes
+    sampling: _worker_pb2.SamplingParams
+    max_tokens: int
+    choices: _containers.RepeatedCompositeFieldContainer[ChoiceState]
+    remaining_deadline_us: int
+    age_us: int
+    priority: int
+    slo_class: str
+    traceparent: str
+    idempotency_key: str
+    body_hash: bytes
+    gateway_state: bytes
+    cache_off: bool
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ...) -> None: ...
+
+class ChoiceState(_message.Message):
+    __slots__ = ("seed", "emitted_tokens", "finished")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    seed: int
+    emitted_tokens: bytes
+    finished: str
+    def __init__(self, seed: _Optional[int] = ..., emitted_tokens: _Optional[bytes] = ..., finished: _Optional[str] = ...) -> None: ...
+
+class CancelOrder(_message.Message):
+    __slots__ = ("request_id", "reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    reason: str
+    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StopChoice(_message.Message):
+    __slots__ = ("request_id", "index", "at_len")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    AT_LEN_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    index: int
+    at_len: int
+    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., at_len: _Optional[int] = ...) -> None: ...
+
+class AttachOrder(_message.Message):
+    __slots__ = ("request_id", "idempotency_key", "tenant")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    idempotency_key: str
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class RequestEvents(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[RequestEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ...) -> None: ...
+
+class RequestEvent(_message.Message):
+    __slots__ = ("request_id", "accepted", "tokens", "choice_finished", "finished", "cancel_result")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_RESULT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    accepted: Accepted
+    tokens: Tokens
+    choice_finished: ChoiceFinished
+    finished: RequestFinished
+    cancel_result: CancelResult
+    def __init__(self, request_id: _Optional[str] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[RequestFinished, _Mapping]] = ..., cancel_result: _Optional[_Union[CancelResult, _Mapping]] = ...) -> None: ...
+
+class Accepted(_message.Message):
+    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt")
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    attached: bool
+    gateway_state: bytes
+    prompt_tokens: bytes
+    attempt: int
+    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class Tokens(_message.Message):
+    __slots__ = ("index", "tokens", "logprobs")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    tokens: bytes
+    logprobs: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Logprobs]
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[_worker_pb2.Logprobs, _Mapping]]] = ..., **kwargs) -> None: ...
+
+class ChoiceFinished(_message.Message):
+    __slots__ = ("index", "reason", "tokens", "stop_token")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    reason: str
+    tokens: int
+    stop_token: int
+    def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ..., tokens: _Optional[int] = ..., stop_token: _Optional[int] = ...) -> None: ...
+
+class RequestFinished(_message.Message):
+    __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_US_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    outcome: str
+    reason: str
+    message: str
+    retry_after_us: int
+    cached_tokens: int
+    times: RequestTimes
+    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_us: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., times: _Optional[_Union[RequestTimes, _Mapping]] = ...) -> None: ...
+
+class RequestTimes(_message.Message):
+    __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us")
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    KV_LOAD_US_FIELD_NUMBER: _ClassVar[int]
+    WORKER_WAIT_US_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_US_FIELD_NUMBER: _ClassVar[int]
+    DECODE_US_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_US_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    queue_us: int
+    kv_load_us: int
+    worker_wait_us: int
+    prefill_us: int
+    decode_us: int
+    scheduler_us: int
+    preemptions: int
+    attempts: int
+    first_token_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ...) -> None: ...
+
+class CancelResult(_message.Message):
+    __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREED_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    outcome: str
+    last_step: int
+    blocks_freed: int
+    latency_us: int
+    def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ...) -> None: ...
+
+class AttachStoreRequest(_message.Message):
+    __slots__ = ("hello", "events", "inventory", "heartbeat")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    hello: StoreHello
+    events: _kvstore_pb2.StoreEvents
+    inventory: StoreInventory
+    heartbeat: Heartbeat
+    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class AttachStoreResponse(_message.Message):
+    __slots__ = ("welcome", "inventory_request", "heartbeat")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    welcome: StoreWelcome
+    inventory_request: InventoryRequest
+    heartbeat: Heartbeat
+    def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class StoreHello(_message.Message):
+    __slots__ = ("store_id", "boot_id", "address")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    boot_id: str
+    address: str
+    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class StoreWelcome(_message.Message):
+    __slots__ = ("scheduler_boot_id",)
+    SCHEDULER_BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    scheduler_boot_id: str
+    def __init__(self, scheduler_boot_id: _Optional[str] = ...) -> None: ...
+
+class InventoryRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StoreInventory(_message.Message):
+    __slots__ = ("number", "keys", "last")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    keys: bytes
+    last: bool
+    def __init__(self, number: _Optional[int] = ..., keys: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "gateways", "stores", "requests_waiting", "requests_running", "blocks_total", "blocks_free", "blocks_cached", "blocks_leaked", "counters")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SCHEDULER_BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    WHY_NOT_READY_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_LEAKED_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    scheduler_boot_id: str
+    ready: bool
+    why_not_ready: str
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    gateways: _containers.RepeatedCompositeFieldContainer[GatewayStatus]
+    stores: _containers.RepeatedCompositeFieldContainer[StoreStatus]
+    requests_waiting: int
+    requests_running: int
+    blocks_total: int
+    blocks_free: int
+    blocks_cached: int
+    blocks_leaked: int
+    counters: _containers.ScalarMap[str, float]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[StoreStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_leaked: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    state: str
+    running: int
+    blocks_total: int
+    blocks_free: int
+    steps: int
+    pid: int
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class GatewayStatus(_message.Message):
+    __slots__ = ("gateway_id", "requests")
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    gateway_id: str
+    requests: int
+    def __init__(self, gateway_id: _Optional[str] = ..., requests: _Optional[int] = ...) -> None: ...
+
+class StoreStatus(_message.Message):
+    __slots__ = ("store_id", "state", "keys")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    state: str
+    keys: int
+    def __init__(self, store_id: _Optional[str] = ..., state: _Optional[str] = ..., keys: _Optional[int] = ...) -> None: ...
