@@ -139,7 +139,7 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
 async def on_octavo_error(request: Request, error: Exception) -> Response:
     """OpenAI's error body for everything that is not a generation."""
     assert isinstance(error, OctavoError)
-    rename_fields(error, None)
+    rename_fields(error)
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
     if isinstance(error, BodyTooLarge):
         request.scope["state"]["connection"].linger()

@@ -33,15 +33,15 @@ class Asked:
 
 def read_chat(raw: bytes) -> Asked:
     """Raises InvalidRequest."""
-    check_chat(raw)
     body = decode_body(raw, ChatBody)
+    check_chat(raw)
     return Asked(body, [chat_params(body)], ChatForm(bool(body.logprobs)))
 
 
 def read_completion(raw: bytes) -> Asked:
     """Raises InvalidRequest."""
-    check_completion(raw)
     body = decode_body(raw, CompletionBody)
+    check_completion(raw)
     return Asked(body, completion_params(body), CompletionForm(body.logprobs is not None))
 
 
@@ -79,7 +79,8 @@ class GeneratingEndpoint:
 
             await call.run(work)
         except OctavoError as error:
-            rename_fields(error, asked.body if asked else None)
+            if asked is not None:  # from the gateway, in the gateway's words
+                rename_fields(error, asked.body)
             await self._send_error(error, body, call, headers)
         except ClientGone:
             return

@@ -139,7 +139,7 @@ _RENAMED = {
 """The gateway's field names that HTTP clients know under another one."""
 
 
-def rename_fields(error: OctavoError, body: GenerationBody | None) -> None:
+def rename_fields(error: OctavoError, body: GenerationBody | None = None) -> None:
     """Rewrites the error's violations to the names that the client of this body used."""
     renamed = dict(_RENAMED)
     if isinstance(body, ChatBody):

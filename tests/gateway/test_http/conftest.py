@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+import pytest_asyncio
 from octavo.errors import InvalidRequest, OctavoError, UnknownModel
 from octavo.rpc.host import Host
 from octavo.rpc.testing import running_host
@@ -87,6 +87,12 @@ class FakeGeneration:
             else:
                 self.pulled += 1
                 yield item
+
+    def release(self) -> None:
+        """Lets everything go that the script waits for."""
+        for item in self._script:
+            if isinstance(item, asyncio.Event):
+                item.set()
 
     async def close(self, reason: str) -> None:
         self.closed.append(reason)
@@ -190,24 +196,28 @@ class Edge:
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-@pytest.fixture
-async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Edge]:
+    """One listening edge per module; its gateway is made new for each test."""
     gateway = FakeGateway()
     settings = {
         "gateway.http_listen": "127.0.0.1:0",
         "gateway.max_body_bytes": MAX_BODY_BYTES,
         "observability.trace_files": False,
-        "deployment.drain_timeout_s": 3.0,
     }
-    async with running_host("gateway", tmp_path, settings) as host:
+    async with running_host("gateway", tmp_path_factory.mktemp("run"), settings) as host:
         address = await start_http(gateway, host)
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=20) as http:
             yield Edge(gateway, host, address, http)
-            for generation in gateway.generations:  # nothing scripted may hold up the drain
-                await generation.close("test_end")
-                for item in generation._script:
-                    if isinstance(item, asyncio.Event):
-                        item.set()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def edge(served: Edge) -> AsyncIterator[Edge]:
+    gateway = served.gateway
+    gateway.__init__()  # type: ignore[misc]
+    yield served
+    for generation in gateway.generations:  # nothing scripted may hold up the drain
+        generation.release()
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from typing import Any
 import openai
 import pytest
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 TEXT = "Paris is the capital of France."
 HELLO: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
