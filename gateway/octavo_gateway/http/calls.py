@@ -111,6 +111,7 @@ class Call:
             await self._translated(work)
         except ClientGone:
             await self._close("client_disconnect")
+            self.connection.abort()  # a half-closed one still has a side to close
         except SlowClient:
             await self._close("slow_client")
             self.connection.abort()

@@ -7,7 +7,12 @@ client still takes bytes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import socket
+import struct
+import sys
+import termios
 from collections.abc import Callable
 from typing import Any
 
@@ -58,17 +63,32 @@ class Connection(HttpToolsProtocol):
     async def writable(self, timeout_s: float) -> bool:
         """Waits until the buffer has room; False when the client took no byte for `timeout_s`."""
         while self.flow.write_paused:
-            held = self.transport.get_write_buffer_size()
+            held = self._unsent_bytes()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self.flow.drain()
             except TimeoutError:
-                if self.transport.get_write_buffer_size() >= held:
+                if self._unsent_bytes() >= held:
                     return False
         return True
 
+    def _unsent_bytes(self) -> int:
+        """What the client has not acknowledged: here and in the kernel, which frees its buffer in large steps."""
+        raw = self.transport.get_extra_info("socket")
+        queued = bytearray(4)
+        try:
+            fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, queued)
+        except (OSError, AttributeError):  # closed meanwhile, or not a kernel socket
+            return self.transport.get_write_buffer_size()
+        return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+
     def abort(self) -> None:
-        """Drops the connection and what it still holds."""
+        """Drops the connection and what it still holds, here and in the kernel: the client sees a reset."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # or uvicorn reports an unfinished response
+        raw = self.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError, AttributeError):  # closed meanwhile, or not a kernel socket
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     def linger(self) -> None:

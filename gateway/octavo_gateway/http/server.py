@@ -19,6 +19,8 @@ from octavo_gateway.requests import Gateway
 
 KEEP_ALIVE_S = 65
 """Idle connections stay longer than a load balancer's usual 60 s, so that it is never us who closes first."""
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
 LAST_WORDS_S = 1.0
 """At the end of the drain: time for the error events of the calls that it cut."""
 
@@ -85,6 +87,7 @@ def bind(address: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, int(port)))
+        listener.listen(BACKLOG)  # from here on a client may connect; uvicorn accepts a moment later
     except (OSError, OverflowError) as error:
         listener.close()
         raise OctavoError(

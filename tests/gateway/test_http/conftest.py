@@ -233,3 +233,9 @@ def make() -> Any:
         max_body_bytes = MAX_BODY_BYTES
 
     return Make
+
+
+@pytest.fixture
+def new_gateway() -> type[FakeGateway]:
+    """For tests that start an edge of their own."""
+    return FakeGateway
