@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 import pytest_asyncio
+import uvloop
 from octavo.errors import InvalidRequest, OctavoError, UnknownModel
 from octavo.rpc.host import Host
 from octavo.rpc.testing import running_host
@@ -194,6 +195,12 @@ class Edge:
             *headers,
         ]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """Every test of the edge runs on both loops: their transports close, buffer and abort by different code."""
+    return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
