@@ -69,7 +69,8 @@ class PlainEndpoints:
             )
             return ids, self._gateway.pieces(ids) if body.return_token_strs else None
 
-        ids, strings = await _off_loop(len(raw), work)
+        # a chat template is rendered under the loop's own instruction limit, so it stays here
+        ids, strings = await _off_loop(len(raw), work) if messages is None else work()
         return _json(Tokens(len(ids), self._find(body.model or "").max_model_len, ids, strings))
 
     async def detokenize(self, request: Request) -> Response:
@@ -92,7 +93,7 @@ class PlainEndpoints:
     async def ready(self, request: Request) -> Response:
         """Readiness: a warm worker behind a scheduler that answers, and no drain."""
         if self._options.calls.draining or not self._gateway.ready:
-            status = "draining" if self._options.calls.draining else "starting"
+            status = "draining" if self._options.calls.draining else "no worker is ready"
             return _json({"status": status}, 503, {"retry-after": "1"})
         return _json({"status": "ready"})
 

@@ -57,19 +57,22 @@ class Calls:
         for call in list(self._live):
             call.stop(error)
 
-    def close_when_started(self, starting: asyncio.Task[Generation], reason: str) -> None:
-        """The client left while its request was being submitted: the submission ends, then it is closed."""
+    def give_up(self, starting: asyncio.Task[Generation], reason: str) -> None:
+        """The client left while its request was being submitted: cancels the submission, or closes what came of it."""
+        starting.cancel()
         task = asyncio.get_running_loop().create_task(_close_started(starting, reason))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
 
 async def _close_started(starting: asyncio.Task[Generation], reason: str) -> None:
-    try:
-        generation = await starting
-    except OctavoError:
-        return  # refused anyway, and nobody to tell
-    await generation.close(reason)
+    await asyncio.wait({starting})
+    if starting.cancelled():
+        return
+    if (error := starting.exception()) is None:
+        await starting.result().close(reason)
+    elif not isinstance(error, OctavoError):  # a refusal has nobody left to read it
+        log.error("a submission failed inside the gateway", exc_info=error)
 
 
 class Call:
@@ -99,7 +102,7 @@ class Call:
             try:
                 self.generations.append(await asyncio.shield(starting))
             except asyncio.CancelledError:
-                self._calls.close_when_started(starting, "client_disconnect")
+                self._calls.give_up(starting, "client_disconnect")
                 raise
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -107,6 +107,8 @@ class FakeGateway:
     script: Script = speak
     refusal: OctavoError | None = None
     gate: asyncio.Event | None = None  # start() waits for it
+    stubborn: bool = False  # start() goes on when it is cancelled
+    cancelled_starts: int = 0
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     slow_client_timeout_s: float = 0.5
     ready: bool = True
@@ -120,7 +122,12 @@ class FakeGateway:
         self.edges.append(edge)
         self.entered.set()
         if self.gate is not None:
-            await self.gate.wait()
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled_starts += 1
+                if not self.stubborn:
+                    raise
         if self.refusal is not None:
             raise self.refusal
         generation = FakeGeneration(params.request_id or f"req-{len(self.generations)}", self.script(params))

@@ -77,7 +77,7 @@ async def test_liveness_is_not_readiness(edge: Any) -> None:
     response = await edge.http.get("/ready")
     assert (response.status_code, response.json(), response.headers["retry-after"]) == (
         503,
-        {"status": "starting"},
+        {"status": "no worker is ready"},
         "1",
     )
 

@@ -104,3 +104,7 @@ async def test_a_stuck_client_does_not_hold_up_the_drain(new_gateway: Any, make:
             async with asyncio.timeout(10):
                 await host.drain()
     assert gateway.generations[0].closed == ["failed"]
+
+
+async def test_the_loop_is_the_one_that_was_asked_for(event_loop_policy: asyncio.AbstractEventLoopPolicy) -> None:
+    assert type(asyncio.get_running_loop()).__module__.startswith(type(event_loop_policy).__module__.split(".")[0])
