@@ -9,6 +9,7 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
+    ChoiceStart,
     ChoiceStopped,
     GatewayJoined,
     GatewayLost,
@@ -60,8 +61,7 @@ def submit(cell: Cell, event: Submitted) -> None:
             refuse(cell, gateway, event.request_id, Outcome("already_exists", "already_exists", message))
             return
         if known.outcome is None or known.outcome.outcome == "finished":
-            emitted = [len(choice.emitted) for choice in event.choices] if event.attempt > 1 else []
-            attach(cell, gateway, event.request_id, known, emitted)
+            attach(cell, gateway, event.request_id, known, event.choices if event.attempt > 1 else [])
             return
     outcome = _refusal(cell, event)
     if outcome is not None:
@@ -190,14 +190,14 @@ def attach_known(cell: Cell, event: AttachRequested) -> None:
     attach(cell, gateway, event.request_id, known, [])
 
 
-def attach(cell: Cell, gateway: Gateway, label: str, request: Request, emitted: list[int]) -> None:
-    """A new delivery from token 0, or from what its gateway has delivered already."""
+def attach(cell: Cell, gateway: Gateway, label: str, request: Request, had: list[ChoiceStart]) -> None:
+    """A new delivery from token 0, or, for a resubmit, from what its gateway `had` delivered already."""
     cell.counters["requests_attached"] += 1
-    cursors = [
-        min(emitted[choice.index] if choice.index < len(emitted) else 0, len(choice.output))
-        for choice in request.choices
-    ]
-    _deliver(cell, gateway, label, request, cursors).attached = True
+    delivery = _deliver(cell, gateway, label, request, [0] * len(request.choices))
+    delivery.attached = True
+    for choice, start in zip(request.choices, had, strict=False):
+        delivery.sent[choice.index] = min(len(start.emitted), len(choice.output))
+        delivery.finish_sent[choice.index] = bool(start.finished)
 
 
 def _deliver(cell: Cell, gateway: Gateway, label: str, request: Request | None, cursors: list[int]) -> Delivery:

@@ -199,10 +199,12 @@ class Simulation:
 
     def lose_gateway(self, connection: int) -> list[Client]:
         """Cuts a gateway; returns its unfinished clients, which somebody may resubmit."""
-        clients = [client for client in self.gateways.pop(connection).values() if not client.outcome]
+        served = list(self.gateways.pop(connection).values())
+        clients = [client for client in served if not client.outcome]
+        for client in served:
+            client.cancels = len(client.cancel_answers)  # answers to a dead gateway are lost
         for client in clients:
             client.gone = True
-            client.cancels = len(client.cancel_answers)
         self.feed(GatewayLost(self.now_us, connection))
         return clients
 
