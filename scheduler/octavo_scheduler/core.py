@@ -304,4 +304,3 @@ class Core:
     def _next_wakeup(self) -> int:
         timer_us = self.cell.timers.next_us()
         return min(timer_us, self._next_audit_us) if timer_us else self._next_audit_us
-

@@ -196,6 +196,8 @@ def attach(cell: Cell, gateway: Gateway, label: str, request: Request, had: list
     delivery = _deliver(cell, gateway, label, request, [0] * len(request.choices))
     delivery.attached = True
     for choice, start in zip(request.choices, had, strict=False):
+        if start.finished and choice.phase is not Phase.DONE:
+            _stop_at(cell, choice, len(start.emitted))  # the stop string was found, its message lost with a stream
         delivery.sent[choice.index] = min(len(start.emitted), len(choice.output))
         delivery.finish_sent[choice.index] = bool(start.finished)
 
@@ -281,11 +283,17 @@ def stop_choice(cell: Cell, event: ChoiceStopped) -> None:
     if request is None or not request.live or event.index >= len(request.choices):
         return
     choice = request.choices[event.index]
-    if choice.phase is Phase.DONE or event.at_len > len(choice.output):
+    _stop_at(cell, choice, event.at_len)
+
+
+def _stop_at(cell: Cell, choice: Choice, at_len: int) -> None:
+    """Ends a running choice with `stop` after `at_len` output tokens."""
+    request = choice.request
+    if choice.phase is Phase.DONE or not request.live or at_len > len(choice.output):
         return
-    del choice.output[event.at_len :]
+    del choice.output[at_len:]
     if choice.logprobs is not None:
-        del choice.logprobs[event.at_len :]
+        del choice.logprobs[at_len:]
     finish_choice(cell, choice, "stop")
     if choice.sequence is not None:
         stop(cell, choice.sequence, "finished")

@@ -227,7 +227,16 @@ class ChaosWorker:
 
         def make(seq: int, slot: int, seed: int, blocks: list[int], computed: int) -> ChaosSequence:
             made = ChaosSequence(
-                seq, slot, order.rank, list(tokens), order.prompt_len, computed, list(blocks), seed, stop_ids, order.max_len
+                seq,
+                slot,
+                order.rank,
+                list(tokens),
+                order.prompt_len,
+                computed,
+                list(blocks),
+                seed,
+                stop_ids,
+                order.max_len,
             )
             extend_chain(made.chain, made.tokens)
             self.sequences[seq] = self.slots[slot] = made

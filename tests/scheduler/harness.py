@@ -26,6 +26,7 @@ from octavo_scheduler.events import (
 )
 from octavo_scheduler.orders import Effects, Fact, Order
 from octavo_scheduler.policy import Policy
+
 from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output, sampling_of, tokens_of
 
 TERMINAL_REASONS = ("finished", "rejected", "cancelled", "deadline", "failed", "already_exists", "not_found")
@@ -233,7 +234,9 @@ class Simulation:
         for index, seed in enumerate(client.seeds):
             ended = client.ended.get(index)
             emitted = client.got[index]
-            starts.append(ChoiceStart(seed, tokens_of(emitted[: ended[1]] if ended else emitted), ended[0] if ended else ""))
+            starts.append(
+                ChoiceStart(seed, tokens_of(emitted[: ended[1]] if ended else emitted), ended[0] if ended else "")
+            )
         return Submitted(
             self.now_us,
             client.gateway,

@@ -5,11 +5,14 @@ from __future__ import annotations
 from random import Random
 
 from octavo_scheduler.policy import Policy
+
 from tests.scheduler.chaos import ChaosStore, ChaosWorker
 from tests.scheduler.harness import Simulation
 
 
-def make(policy: Policy | None = None, store: bool = False, workers: int = 1, **options: object) -> tuple[Simulation, int]:
+def make(
+    policy: Policy | None = None, store: bool = False, workers: int = 1, **options: object
+) -> tuple[Simulation, int]:
     simulation = Simulation(Random(1), policy, delay_us=0)
     host = ChaosStore(Random(2)) if store else None
     if host is not None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-
 from octavo_scheduler.policy import Policy
+
 from tests.scheduler.chaos import ChaosStore, ChaosWorker
 from tests.scheduler.harness import Simulation
 
