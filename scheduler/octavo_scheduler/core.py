@@ -296,7 +296,7 @@ class Core:
                 self._lose(worker, f"silent for {policy.worker_silence_us / SECOND_US:g} s")
             elif worker.sequences and cell.now_us - worker.last_progress_us > policy.progress_timeout_us:
                 self._lose(worker, f"no progress for {policy.progress_timeout_us / SECOND_US:g} s")
-            elif wrong := worker.check_integrity():
+            elif wrong := worker.audit():
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
         cell.registry.expire(cell.now_us)

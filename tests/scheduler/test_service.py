@@ -7,11 +7,12 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import grpc.aio
 import pytest
-from octavo.packing import pack_u32
+from octavo.packing import pack_u32, unpack_u32
 from octavo.rpc.channels import open_channel
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc as pb_grpc
@@ -20,6 +21,7 @@ from octavo_scheduler.driver import Driver
 from octavo_scheduler.observer import Observer
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.service import SchedulerServicer
+from octavo_scheduler.wire import WireError, tokens_array
 
 from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output
 from tests.scheduler.chaos_link import LiveGateway, LiveStore, LiveWorker, chaos
@@ -165,17 +167,20 @@ async def test_malformed_bytes_end_one_stream_and_name_the_field() -> None:
 
 async def test_a_silent_worker_is_lost() -> None:
     policy = Policy(worker_silence_us=300_000)
-    async with running_cell(policy) as cell, running_worker(cell, chaos(1)) as frozen:
-        async with LiveGateway(cell.channel) as gateway:
-            await gateway.until(lambda: gateway.welcome.ready)
-            await gateway.submit("a", [1, 2, 3, 4, 5], 60, seed=9)
-            await gateway.until(lambda: gateway.got.get("a"))
-            frozen.freeze = True
-            await gateway.until(lambda: not gateway.welcome.ready)
-            frozen.freeze = False
-            await gateway.until(lambda: "a" in gateway.finished)
-            assert gateway.finished["a"].outcome == "finished"
-            assert any("silent" in text for text in frozen.details)
+    async with (
+        running_cell(policy) as cell,
+        running_worker(cell, chaos(1)) as frozen,
+        LiveGateway(cell.channel) as gateway,
+    ):
+        await gateway.until(lambda: gateway.welcome.ready)
+        await gateway.submit("a", [1, 2, 3, 4, 5], 60, seed=9)
+        await gateway.until(lambda: gateway.got.get("a"))
+        frozen.freeze = True
+        await gateway.until(lambda: not gateway.welcome.ready)
+        frozen.freeze = False
+        await gateway.until(lambda: "a" in gateway.finished)
+        assert gateway.finished["a"].outcome == "finished"
+        assert any("silent" in text for text in frozen.details)
 
 
 async def test_a_broken_gateway_stream_resumes_from_what_was_emitted() -> None:
@@ -191,13 +196,7 @@ async def test_a_broken_gateway_stream_resumes_from_what_was_emitted() -> None:
             await second.until(lambda: "a" in second.finished)
             assert second.accepted["a"].attached
             assert second.got["a"][0] == expected_output(9, 5, 60, [])[0]
-            assert unpacked(second.accepted["a"].prompt_tokens) == [1, 2, 3, 4, 5]
-
-
-def unpacked(data: bytes) -> list[int]:
-    from octavo.packing import unpack_u32
-
-    return unpack_u32(data)
+            assert unpack_u32(second.accepted["a"].prompt_tokens) == [1, 2, 3, 4, 5]
 
 
 async def test_an_unknown_resubmit_starts_from_prompt_and_emitted() -> None:
@@ -212,21 +211,22 @@ async def test_an_unknown_resubmit_starts_from_prompt_and_emitted() -> None:
 
 
 async def test_blocks_go_to_the_kvstore_and_come_back() -> None:
-    from random import Random
-
     store = ChaosStore(Random(1))
     worker = chaos(1, store=store, calm=True, num_blocks=25)
-    async with running_cell() as cell, LiveStore(cell.channel, store) as live, running_worker(cell, worker):
-        async with LiveGateway(cell.channel) as gateway:
-            await gateway.until(lambda: gateway.welcome.ready)
-            for name in range(8):
-                prompt = [name % 4, *range(1, 40)]
-                await gateway.submit(f"r{name}", prompt, 8, seed=name)
-                await gateway.until(lambda name=name: f"r{name}" in gateway.finished)
-                assert gateway.got[f"r{name}"][0] == expected_output(name, 40, 8, [])[0]
-            counters = (await cell.status()).counters
-            assert counters["offloaded_blocks"] > 20 and counters["loaded_blocks"] > 5 and live.inventories == 1
-            assert (await cell.status()).stores[0].state == "synced"
+    async with (
+        running_cell() as cell,
+        LiveStore(cell.channel, store) as live,
+        running_worker(cell, worker),
+        LiveGateway(cell.channel) as gateway,
+    ):
+        await gateway.until(lambda: gateway.welcome.ready)
+        for number in range(8):
+            await gateway.submit(f"r{number}", [number % 4, *range(1, 40)], 8, seed=number)
+            await gateway.until(lambda number=number: f"r{number}" in gateway.finished)
+            assert gateway.got[f"r{number}"][0] == expected_output(number, 40, 8, [])[0]
+        status = await cell.status()
+        assert status.counters["offloaded_blocks"] > 20 and status.counters["loaded_blocks"] > 5
+        assert live.inventories == 1 and status.stores[0].state == "synced"
 
 
 async def test_status_of_a_draining_cell() -> None:
@@ -246,7 +246,5 @@ async def test_status_of_a_draining_cell() -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_packed_tokens_of_a_wrong_length_are_refused(size: int) -> None:
-    from octavo_scheduler.wire import WireError, tokens_array
-
     with pytest.raises(WireError, match="prompt_tokens"):
         tokens_array(pack_u32([1])[:size], "prompt_tokens")
