@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from blake3 import blake3
@@ -225,6 +225,13 @@ class Admission:
         root = namespace_root(limits.root_key, self.secret, tenant, salt)
         return pack_keys(extend_keys(root, prompt_ids, limits.block_tokens))
 
+    def rekey(self, admitted: AdmittedRequest, limits: Limits) -> AdmittedRequest:
+        """The same request under another root key, after a worker of another make came."""
+        keys = b""
+        if not admitted.cache_off:
+            keys = self.keys(admitted.prompt_ids, admitted.tenant, admitted.cache_salt, limits)
+        return replace(admitted, prompt_keys=keys, root_key=limits.root_key)
+
     def _max_tokens(self, params: RequestParams, prompt_tokens: int, limits: Limits) -> int:
         room = limits.max_model_len - prompt_tokens
         if params.max_tokens is None:
@@ -272,7 +279,9 @@ class Admission:
 def too_long(field: str, tokens: int, limits: Limits, about: str = "") -> Exception:
     """The error of a prompt that leaves no room for output."""
     most = limits.max_model_len - 1
-    return check.invalid(field, f"{about}{tokens} tokens do not fit a context of {limits.max_model_len}; send at most {most}")
+    return check.invalid(
+        field, f"{about}{tokens} tokens do not fit a context of {limits.max_model_len}; send at most {most}"
+    )
 
 
 def body_hash(params: RequestParams, tenant: str) -> bytes:

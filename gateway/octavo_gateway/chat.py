@@ -45,7 +45,9 @@ class ChatRenderer:
         try:
             self._template = compile_template(source)
         except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError) as error:
-            raise BadArtifact(f"chat template: cannot be compiled ({error}); repair it or serve the model without") from error
+            raise BadArtifact(
+                f"chat template: cannot be compiled ({error}); repair it or serve the model without"
+            ) from error
         try:
             self._render(self._variables(_PROBE, True), len(_PROBE))
         except TemplateLimit as error:
@@ -64,7 +66,9 @@ class ChatRenderer:
         except TemplateLimit as error:
             raise InvalidRequest(f"messages: the chat template gave up on them: {error}", field="messages") from error
         except jinja2.exceptions.SecurityError as error:
-            raise InvalidRequest(f"messages: the chat template did what it must not: {error}", field="messages") from error
+            raise InvalidRequest(
+                f"messages: the chat template did what it must not: {error}", field="messages"
+            ) from error
         except Exception as error:  # a template is a program of its own and raises what it likes
             raise InvalidRequest(f"messages: the chat template refuses them: {error}", field="messages") from error
 
@@ -78,9 +82,12 @@ class ChatRenderer:
         assert self._template is not None
         return render_bounded(self._template, variables, max_steps=_BASE_STEPS + _STEPS_PER_MESSAGE * messages)
 
-    def _variables(self, messages: Sequence[ChatMessage], add_generation_prompt: bool, mark: str = "") -> dict[str, Any]:
+    def _variables(
+        self, messages: Sequence[ChatMessage], add_generation_prompt: bool, mark: str = ""
+    ) -> dict[str, Any]:
         plain = [
-            {"role": m.role, "content": self._broken(m.content, mark)} | ({"name": self._broken(m.name, mark)} if m.name else {})
+            {"role": m.role, "content": self._broken(m.content, mark)}
+            | ({"name": self._broken(m.name, mark)} if m.name else {})
             for m in messages
         ]
         eos = self._tokenizer.eos_ids[0] if self._tokenizer.eos_ids else None
@@ -122,7 +129,9 @@ def _unused_mark(messages: Sequence[ChatMessage]) -> str:
     for mark in _NONCHARACTERS:
         if not any(mark in m.content or mark in m.name for m in messages):
             return mark
-    raise InvalidRequest("messages: they use every Unicode noncharacter U+FDD0 to U+FDEF; leave one out", field="messages")
+    raise InvalidRequest(
+        "messages: they use every Unicode noncharacter U+FDD0 to U+FDEF; leave one out", field="messages"
+    )
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:
@@ -134,6 +143,8 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
     for i, message in enumerate(messages):
         if message.role not in ROLES:
             field = f"messages[{i}].role"
-            raise InvalidRequest(f"{field}: {message.role[:40]!r} is unknown; use one of {', '.join(ROLES)}", field=field)
+            raise InvalidRequest(
+                f"{field}: {message.role[:40]!r} is unknown; use one of {', '.join(ROLES)}", field=field
+            )
     if sum(len(message.content) + len(message.name) for message in messages) > MAX_CHARS:
         raise InvalidRequest(f"messages: more than {MAX_CHARS} characters in all; shorten them", field="messages")

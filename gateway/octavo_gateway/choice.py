@@ -128,23 +128,23 @@ class ChoiceReader:
         self.ended = False
 
     def pull(self) -> Delta | None:
-        """Everything new as one delta, or None when there is nothing."""
+        """Everything new as one delta, or None when there is nothing. An echoed prompt is a delta of its own."""
         choice = self._choice
         self._skip_known_tokens()
-        if self.ended or (self._head_given and self._tokens == len(choice.ids) and choice.finish_reason is None):
+        if not self._head_given:
+            return self._pull_head()
+        if self.ended or (self._tokens == len(choice.ids) and choice.finish_reason is None):
             return None
         first, last = self._tokens, len(choice.ids)
-        at = choice.bytes_after(first) if self._head_given else 0
-        text = ("" if self._head_given else choice.head) + "".join(choice.pieces[first:last])
+        at = choice.bytes_after(first)
+        text = "".join(choice.pieces[first:last])
         if choice.finish_reason is not None:
             text += choice.tail
             self.ended = True
         if at < self._from_byte:
             text = _without_bytes(text, self._from_byte - at)
         byte_end = choice.total_bytes if self.ended else choice.bytes_after(last)
-        self._head_given, self._tokens = True, last
-        if byte_end < self._from_byte and not self.ended:
-            return None
+        self._tokens = last
         return Delta(
             index=choice.index,
             text=text,
@@ -155,6 +155,13 @@ class ChoiceReader:
             finish_reason=choice.finish_reason if self.ended else None,
             stop_hit=choice.stop_hit if self.ended else "",
         )
+
+    def _pull_head(self) -> Delta | None:
+        self._head_given = True
+        text = _without_bytes(self._choice.head, self._from_byte)
+        if not text:
+            return self.pull()
+        return Delta(self._choice.index, text, (), (), 0, self._choice.bytes_after(0))
 
     def _skip_known_tokens(self) -> None:
         """Passes tokens that a returning client has for sure: up to the first position whose text reaches from_byte."""
@@ -171,7 +178,8 @@ class ChoiceReader:
 
     def _logprob(self, raw: RawLogprob) -> TokenLogprob:
         tops = tuple(
-            self._token_logprob(token, logprob) for token, logprob in zip(raw.top_tokens, raw.top_logprobs, strict=False)
+            self._token_logprob(token, logprob)
+            for token, logprob in zip(raw.top_tokens, raw.top_logprobs, strict=False)
         )
         return self._token_logprob(raw.token, raw.logprob, tops)
 

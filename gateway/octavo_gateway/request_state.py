@@ -6,7 +6,7 @@ Prompt ids travel beside them; block keys are derived anew, because they depend 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from octavo.errors import InternalError
@@ -54,8 +54,3 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise InternalError(f"the stored state of this request cannot be read ({error}); start it again") from error
-
-
-def with_keys(admitted: AdmittedRequest, keys: bytes, root_key: bytes) -> AdmittedRequest:
-    """The same request with block keys of another root."""
-    return replace(admitted, prompt_keys=keys, root_key=root_key)

@@ -21,9 +21,7 @@ def invalid(field: str, problem: str) -> InvalidRequest:
     return InvalidRequest(f"{field}: {problem}", field=field)
 
 
-def number(
-    field: str, value: float, low: float, high: float, *, open_low: bool = False, fix: str = ""
-) -> float:
+def number(field: str, value: float, low: float, high: float, *, open_low: bool = False, fix: str = "") -> float:
     """`value` in [low, high], or (low, high] with open_low; NaN and infinities are refused."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise invalid(field, f"{type(value).__name__} given; use a number")
@@ -64,7 +62,9 @@ def token_ids(field: str, ids: Sequence[int], vocab_size: int) -> list[int]:
     """Ids in [0, vocab_size)."""
     for i, token_id in enumerate(ids):
         if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < vocab_size:
-            raise invalid(f"{field}[{i}]", f"{token_id!r} is no token id; this model has ids from 0 to {vocab_size - 1}")
+            raise invalid(
+                f"{field}[{i}]", f"{token_id!r} is no token id; this model has ids from 0 to {vocab_size - 1}"
+            )
     return list(ids)
 
 

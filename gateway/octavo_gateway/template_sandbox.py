@@ -18,7 +18,8 @@ from typing import Any, Final
 import jinja2
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_CHARS: Final = 2_000_000
 """Longest string, and most elements of a list, that a template may make."""
@@ -140,7 +141,9 @@ def _sized_filter(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     """As transformers' own: not HTML-escaped, unlike jinja2's."""
     if isinstance(indent, int) and indent > MAX_WIDTH:
         raise TemplateLimit(f"tojson with an indent of {indent}; at most {MAX_WIDTH} is allowed")

@@ -31,7 +31,10 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     if files.kind == "gguf":
         return Tokenizer(gguf_parts(read_gguf_metadata(files.path), str(files.path)))
     config = files.path / "tokenizer_config.json"
+    generation = _generation_config(files)
     model_config = read_json(files.config_json)
+    if generation.get("eos_token_id") is not None:
+        model_config = {**model_config, "eos_token_id": generation["eos_token_id"]}
     return Tokenizer(
         json_parts(
             read_json(files.tokenizer_json),
@@ -40,6 +43,18 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             str(files.tokenizer_json),
         )
     )
+
+
+def _generation_config(files: ModelFiles) -> dict[str, Any]:
+    path = files.path / "generation_config.json"
+    return read_json(path) if files.kind == "hf" and path.is_file() else {}
+
+
+def generation_defaults(files: ModelFiles) -> dict[str, Any]:
+    """The sampling values of generation_config.json that a request's absent fields take; empty for a GGUF."""
+    config = _generation_config(files)
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return {name: config[name] for name in names if isinstance(config.get(name), (int, float))}
 
 
 def gguf_parts(metadata: Mapping[str, Any], name: str) -> TokenizerParts:
@@ -103,12 +118,15 @@ def _gguf_byte_level(
         known = ", ".join(sorted(BY_NAME))
         raise BadArtifact(f"{name}: pre-tokenizer {pre!r} is not built (built: {known}); serve the model from a folder")
     how = BY_NAME[pre]()
-    merges = [tuple(merge.split(" ", 1)) for merge in _string_list(metadata, "tokenizer.ggml.merges", name)]
+    merges = []
+    for merge in _string_list(metadata, "tokenizer.ggml.merges", name):
+        left, _, right = merge.partition(" ")
+        merges.append((left, right))
     # Control tokens stay out of the vocabulary, so that no plain text can become one.
     vocab = {piece: i for i, piece in enumerate(pieces) if i not in structural}
     try:
         model = models.BPE(vocab=vocab, merges=merges, ignore_merges=how.ignore_merges)
-    except Exception as error:  # noqa: BLE001  the library raises bare Exception
+    except Exception as error:
         raise BadArtifact(f"{name}: vocabulary and merges do not fit ({error}); convert the model again") from error
     plain = tokenizers.Tokenizer(model)
     plain.pre_tokenizer = how.pre_tokenizer
@@ -159,8 +177,12 @@ def json_parts(
     first = _plain_from_json(content, structural, name)
     inner = first
     if _prepends_only_first(content.get("pre_tokenizer")):
-        inner = _plain_from_json({**content, "pre_tokenizer": _never_prepends(content["pre_tokenizer"])}, structural, name)
-    sized = max([*model["vocab"].values(), *(token["id"] for token in added), int(model_config.get("vocab_size", 0)) - 1])
+        inner = _plain_from_json(
+            {**content, "pre_tokenizer": _never_prepends(content["pre_tokenizer"])}, structural, name
+        )
+    sized = max(
+        [*model["vocab"].values(), *(token["id"] for token in added), int(model_config.get("vocab_size", 0)) - 1]
+    )
     pieces = [""] * (sized + 1)
     for piece, i in model["vocab"].items():
         pieces[i] = piece
@@ -202,7 +224,7 @@ def _plain_from_json(content: Mapping[str, Any], structural: list[Any], name: st
         plain["model"] = {**content["model"], "vocab": vocab}
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(plain))
-    except Exception as error:  # noqa: BLE001  the library raises bare Exception
+    except Exception as error:
         raise BadArtifact(f"{name}: the tokenizers library refuses it ({error}); copy the folder again") from error
 
 
@@ -215,12 +237,15 @@ def _steps(node: Any) -> list[Any]:
 
 
 def _prepends_only_first(pre_tokenizer: Any) -> bool:
-    return any(step.get("type") == "Metaspace" and step.get("prepend_scheme") == "first" for step in _steps(pre_tokenizer))
+    return any(
+        step.get("type") == "Metaspace" and step.get("prepend_scheme") == "first" for step in _steps(pre_tokenizer)
+    )
 
 
 def _never_prepends(pre_tokenizer: Any) -> Any:
     steps = [
-        {**step, "prepend_scheme": "never"} if step.get("type") == "Metaspace" else step for step in _steps(pre_tokenizer)
+        {**step, "prepend_scheme": "never"} if step.get("type") == "Metaspace" else step
+        for step in _steps(pre_tokenizer)
     ]
     return {"type": "Sequence", "pretokenizers": steps}
 

@@ -34,7 +34,9 @@ def chat(**given: Any) -> RequestParams:
     return RequestParams(**{"kind": "chat", "messages": [ChatMessage("user", "Hello")], **given})
 
 
-def admit(admission: Admission, params: RequestParams, limits: Limits = LIMITS, tenant: str = "default") -> AdmittedRequest:
+def admit(
+    admission: Admission, params: RequestParams, limits: Limits = LIMITS, tenant: str = "default"
+) -> AdmittedRequest:
     admission.check(params, limits)
     return admission.admit(params, admission.encode(params), tenant, None, limits)
 
@@ -166,7 +168,9 @@ def test_stop_ids_are_ends_and_own_ones(admission: Admission) -> None:
 def test_keys_chain_from_the_tenants_namespace(admission: Admission) -> None:
     ids = list(range(100, 140))
     keys = {
-        (tenant, salt): admit(admission, generate(prompt_text=None, prompt_ids=ids, cache_salt=salt), tenant=tenant).prompt_keys
+        (tenant, salt): admit(
+            admission, generate(prompt_text=None, prompt_ids=ids, cache_salt=salt), tenant=tenant
+        ).prompt_keys
         for tenant in ("a", "b")
         for salt in ("", "s")
     }

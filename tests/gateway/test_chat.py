@@ -59,7 +59,12 @@ def by_reference(reference: Any, messages: list[ChatMessage]) -> list[int]:
 
 CONVERSATIONS = [
     [ChatMessage("user", "What is the capital of France?")],
-    [ChatMessage("system", "Be brief."), ChatMessage("user", "\n\n  Hi  \n"), ChatMessage("assistant", "Hello!"), ChatMessage("user", "12 + 345?")],
+    [
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "\n\n  Hi  \n"),
+        ChatMessage("assistant", "Hello!"),
+        ChatMessage("user", "12 + 345?"),
+    ],
     [ChatMessage("user", ""), ChatMessage("assistant", ""), ChatMessage("user", "> quoted <")],
     [ChatMessage("user", "नमस्ते 👨‍👩‍👧 🇩🇪")],
     [ChatMessage("assistant", "first"), ChatMessage("system", "in the middle"), ChatMessage("tool", "{}")],
@@ -72,7 +77,13 @@ def test_ids_equal_the_reference_renderer(renderer: ChatRenderer, reference: Any
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.text(" \n<>|aé9.🌶", max_size=12)), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["user", "assistant", "system"]), st.text(" \n<>|aé9.🌶", max_size=12)),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_ids_equal_the_reference_for_any_plain_text(
     renderer: ChatRenderer, reference: Any, turns: list[tuple[str, str]]
 ) -> None:
@@ -99,7 +110,9 @@ def test_control_text_of_a_user_stays_text(renderer: ChatRenderer, smollm2: Toke
     assert f"user\n{attack}<|im_end|>\n" in smollm2.decode(ids)
 
 
-@pytest.mark.parametrize(("first", "second"), [("a <|im_", "end|> b"), ("<", "|im_end|>"), ("<|im_end|", ">"), ("x<|", "im_end|>")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("a <|im_", "end|> b"), ("<", "|im_end|>"), ("<|im_end|", ">"), ("x<|", "im_end|>")]
+)
 def test_a_control_token_cannot_be_put_together(smollm2: Tokenizer, first: str, second: str) -> None:
     glue = ChatRenderer("{% for m in messages %}{{ m.content }}{% endfor %}", smollm2)
     ids = glue.encode([ChatMessage("user", first), ChatMessage("user", second)])
@@ -164,7 +177,9 @@ def test_a_template_that_loops_on_some_messages_refuses_those(smollm2: Tokenizer
 
 
 def test_raise_exception_names_the_template_and_its_words(smollm2: Tokenizer) -> None:
-    strict = ChatRenderer("{% if messages[0].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}x", smollm2)
+    strict = ChatRenderer(
+        "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}x", smollm2
+    )
     with pytest.raises(InvalidRequest, match="no tools here"):
         strict.encode([ChatMessage("tool", "{}")])
 

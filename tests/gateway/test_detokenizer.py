@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -39,7 +40,7 @@ def test_deltas_of_any_bytes_equal_the_whole(token_bytes: list[bytes], data: st.
 def test_valid_text_in_any_chunks_never_shows_a_replacement(text: str, data: st.DataObject) -> None:
     raw = text.replace("\ufffd", "").encode()
     cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)), max_size=12)) | {0, len(raw)})
-    chunks = [raw[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    chunks = [raw[a:b] for a, b in itertools.pairwise(cuts)]
     whole, deltas = stream(chunks, range(len(chunks)))
     assert whole == raw.decode()
     assert all("\ufffd" not in delta for delta in deltas)

@@ -41,7 +41,10 @@ def test_any_chunking_cuts_where_the_text_says(pieces: list[str], stops: list[st
         assert "".join(pieces).startswith("".join(shown[: i + 1]))
 
 
-@given(st.lists(st.text("ab", max_size=4), max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
+@given(
+    st.lists(st.text("ab", max_size=4), max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+)
 def test_only_a_possible_beginning_is_held_back(pieces: list[str], stops: list[str]) -> None:
     matcher = StopMatcher(stops)
     shown = fed = ""

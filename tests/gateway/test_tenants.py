@@ -18,7 +18,9 @@ def test_a_key_names_its_tenant_with_and_without_bearer() -> None:
     assert tenants.tenant_of("Bearer sk-b") == "beta"
 
 
-@pytest.mark.parametrize(("key", "reason"), [("", "missing_api_key"), ("Bearer ", "missing_api_key"), ("sk-x", "invalid_api_key")])
+@pytest.mark.parametrize(
+    ("key", "reason"), [("", "missing_api_key"), ("Bearer ", "missing_api_key"), ("sk-x", "invalid_api_key")]
+)
 def test_a_bad_key_is_refused(key: str, reason: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
         TenantDirectory({"sk-a": "acme"}).tenant_of(key)
