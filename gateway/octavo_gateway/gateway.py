@@ -33,7 +33,7 @@ from octavo_gateway.generation import GenerationView
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.metrics import GatewayMetrics
 from octavo_gateway.requests import CancelOutcome, ChatMessage, EdgeContext, Generation, ModelInfo, RequestParams
-from octavo_gateway.spans import RequestSpan, wall_ns
+from octavo_gateway.spans import RequestSpan
 from octavo_gateway.tenants import DEFAULT_TENANT, TenantDirectory
 from octavo_gateway.tokenizer import THREAD_TEXT_CHARS
 from octavo_gateway.upstream import Upstream
@@ -93,9 +93,11 @@ class OctavoGateway:
         return self._upstream.live_count
 
     async def start(self, params: RequestParams, edge: EdgeContext) -> Generation:
-        received = self._clock()
+        received, received_ns = self._clock(), time.time_ns()
         operation = "chat" if params.kind == "chat" else "text_completion"
-        span = RequestSpan(self._tracer, edge.edge, operation, params.model or self._admission.model, edge.traceparent)
+        span = RequestSpan(
+            self._tracer, edge.edge, operation, params.model or self._admission.model, edge.traceparent, received_ns
+        )
         try:
             return await self._start(params, edge, span, received)
         except OctavoError as error:
@@ -116,9 +118,10 @@ class OctavoGateway:
             )
         limits = await self._upstream.wait_ready()
         self._admission.check(params, limits)
+        tokenizing_ns = time.time_ns()
         prompt_ids = await self._encode(params)
         tokenized = self._clock()
-        span.child("tokenize", wall_ns(received, tokenized), time.time_ns(), tokens=len(prompt_ids))
+        span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
         deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
         admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits)
         span.admitted(admitted)
@@ -154,6 +157,7 @@ class OctavoGateway:
             raise DeadlineExceeded("the deadline had passed on arrival", reason="rejected-deadline")
         live = self._new_live(wire_id(admitted.tenant, admitted.request_id), admitted, received)
         live.traceparent = span.traceparent
+        live.deadline = deadline
         self._upstream.submit(live)
         self._name(live, admitted.tenant, admitted.request_id, admitted.idempotency_key)
         if deadline is not None:
@@ -171,8 +175,6 @@ class OctavoGateway:
         return LiveRequest(name, self._tokenizer, self._upstream, self, self._clock, admitted, received)
 
     def _watch_deadline(self, live: LiveRequest, deadline: float) -> None:
-        live.deadline = deadline
-
         def too_late() -> None:
             if not live.ended:
                 live.cancel("deadline")
@@ -195,7 +197,7 @@ class OctavoGateway:
             raise live.error
 
     async def attach(self, request_id: str, idempotency_key: str, from_byte: int, edge: EdgeContext) -> Generation:
-        span = RequestSpan(self._tracer, edge.edge, "attach", self._admission.model, edge.traceparent)
+        span = RequestSpan(self._tracer, edge.edge, "attach", self._admission.model, edge.traceparent, time.time_ns())
         try:
             tenant = self._tenants.tenant_of(edge.api_key)
             check.name("request_id", request_id, MAX_NAME_CHARS)

@@ -25,12 +25,13 @@ _SERVER_FAULTS: Final = frozenset(
 class RequestSpan:
     """One `request` span; ended once, on every outcome."""
 
-    def __init__(self, tracer: Tracer, edge: str, operation: str, model: str, traceparent: str) -> None:
+    def __init__(self, tracer: Tracer, edge: str, operation: str, model: str, traceparent: str, start_ns: int) -> None:
         self._tracer = tracer
         self._span: Span = tracer.start_span(
             "request",
             context=context_from(traceparent),
             kind=SpanKind.SERVER,
+            start_time=start_ns,
             attributes={
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "octavo",
