@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import tokenizers
@@ -19,8 +18,8 @@ THREAD_TEXT_CHARS: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class ControlToken:
-    """A token that stands for structure. lstrip, rstrip: it swallows whitespace on that side."""
+class AddedPiece:
+    """A token that is matched as a whole before any merge. lstrip, rstrip: it swallows whitespace on that side."""
 
     id: int
     text: str
@@ -34,13 +33,15 @@ class TokenizerParts:
 
     `first` encodes a text's beginning as plain text, `inner` what follows a control token (they differ only where a
     leading space is added once). `token_bytes[id]` is the exact bytes of each token, empty for an id without a piece.
+    `controls` stand for structure; `literals` are text like any other (runs of spaces, say).
     """
 
     first: tokenizers.Tokenizer
     inner: tokenizers.Tokenizer
     pieces: Sequence[str]
     token_bytes: Sequence[bytes]
-    controls: Sequence[ControlToken]
+    controls: Sequence[AddedPiece]
+    literals: Sequence[AddedPiece]
     special_ids: frozenset[int]
     bos_id: int | None
     eos_ids: tuple[int, ...]
@@ -61,9 +62,9 @@ class Tokenizer:
         self.vocab_size = len(parts.token_bytes)
         self.longest_token_bytes = max(map(len, parts.token_bytes), default=1)
         self._controls = {token.text: token for token in parts.controls}
-        # Leftmost, then longest, as the library's own matcher.
-        by_length = sorted(self._controls, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, by_length))) if by_length else None
+        self._literals = {token.text: token for token in parts.literals}
+        self._plain_pattern = _alternatives(self._literals)
+        self._full_pattern = _alternatives({**self._literals, **self._controls})
 
     @property
     def control_texts(self) -> Iterable[str]:
@@ -76,18 +77,20 @@ class Tokenizer:
         parse_special: control tokens in `text` become control ids; otherwise everything is plain text.
         mark: a character that is taken out after control tokens were found: it breaks those that a user typed.
         """
-        if not parse_special or self._pattern is None:
-            return self._plain(text.replace(mark, "") if mark else text, first=True)
+        pattern = self._full_pattern if parse_special else self._plain_pattern
         ids: list[int] = []
         position = 0
-        for match in self._pattern.finditer(text):
-            control = self._controls[match.group()]
+        for match in pattern.finditer(text) if pattern else ():
+            if match.start() < position:  # swallowed by the token before
+                continue
+            found = match.group()
+            token = self._controls.get(found) or self._literals[found]
             before = text[position : match.start()]
-            ids += self._plain(_without(before.rstrip() if control.lstrip else before, mark), first=position == 0)
-            ids.append(control.id)
+            ids += self._plain(_without(before.rstrip() if token.lstrip else before, mark), first=position == 0)
+            ids.append(token.id)
             position = match.end()
-            if control.rstrip:
-                position += len(text) - position - len(text[position:].lstrip())
+            if token.rstrip:
+                position = len(text) - len(text[position:].lstrip())
         ids += self._plain(_without(text[position:], mark), first=position == 0)
         return ids
 
@@ -126,14 +129,15 @@ class Tokenizer:
         """The vocabulary's own spelling of each id. IndexError on an id out of range."""
         return [self._parts.pieces[i] for i in ids]
 
-    @cached_property
-    def first_special(self) -> dict[str, int]:
-        """Control text -> id."""
-        return {text: token.id for text, token in self._controls.items()}
-
     def text_of(self, token_id: int | None) -> str:
         """A token's own text, as a template's `bos_token`; empty for None."""
         return "" if token_id is None else self.token_bytes[token_id].decode("utf-8", "replace")
+
+
+def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """Leftmost, then longest, as the library's own matcher."""
+    by_length = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, by_length))) if by_length else None
 
 
 def _without(text: str, mark: str) -> str:

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import tokenizers
 from octavo.artifacts import BadArtifact, ModelFiles, read_gguf_metadata, read_json
-from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import decoders, models, normalizers
 
 from octavo_gateway.byte_map import SPACE_PIECE, byte_level_alphabet, byte_level_bytes, sentencepiece_bytes
 from octavo_gateway.pretokenizers import BY_NAME
-from octavo_gateway.tokenizer import ControlToken, Tokenizer, TokenizerParts
+from octavo_gateway.tokenizer import AddedPiece, Tokenizer, TokenizerParts
 
 GGUF_UNKNOWN: Final = 2
 GGUF_CONTROL: Final = 3
@@ -66,7 +66,6 @@ def gguf_parts(metadata: Mapping[str, Any], name: str) -> TokenizerParts:
         raise BadArtifact(f"{name}: {len(types)} token types for {len(pieces)} tokens; convert the model again")
     controls = [i for i, kind_ in enumerate(types) if kind_ in (GGUF_CONTROL, GGUF_USER_DEFINED)]
     structural = [i for i in controls if types[i] == GGUF_CONTROL or _LOOKS_STRUCTURAL.fullmatch(pieces[i])]
-    plain_added = [pieces[i] for i in controls if i not in set(structural)]
     if kind == "gpt2":
         plain = _gguf_byte_level(metadata, pieces, frozenset(structural), name)
         alphabet = byte_level_alphabet()
@@ -81,8 +80,6 @@ def gguf_parts(metadata: Mapping[str, Any], name: str) -> TokenizerParts:
         raise BadArtifact(
             f"{name}: tokenizer.ggml.model {kind!r} is not built; convert to a model with a gpt2 or llama tokenizer"
         )
-    if plain_added:
-        plain.add_tokens([AddedToken(text, normalized=False) for text in plain_added])
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     eos = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot")]
     return TokenizerParts(
@@ -90,7 +87,8 @@ def gguf_parts(metadata: Mapping[str, Any], name: str) -> TokenizerParts:
         inner=plain,
         pieces=pieces,
         token_bytes=token_bytes,
-        controls=[ControlToken(i, pieces[i]) for i in structural if pieces[i]],
+        controls=[AddedPiece(i, pieces[i]) for i in structural if pieces[i]],
+        literals=[AddedPiece(i, pieces[i]) for i in set(controls) - set(structural) if pieces[i]],
         special_ids=frozenset(i for i, kind_ in enumerate(types) if kind_ in (GGUF_UNKNOWN, GGUF_CONTROL)),
         bos_id=_id_or_none(bos, len(pieces)),
         eos_ids=tuple(dict.fromkeys(i for i in (_id_or_none(e, len(pieces)) for e in eos) if i is not None)),
@@ -174,6 +172,7 @@ def json_parts(
         raise BadArtifact(f"{name}: tokenizer model {model.get('type')!r} is not built; only BPE is served")
     added = [token for token in content.get("added_tokens") or [] if token.get("content")]
     structural = [token for token in added if token.get("special") or _LOOKS_STRUCTURAL.fullmatch(token["content"])]
+    kind = _decoder_kind(content.get("decoder"), name)
     first = _plain_from_json(content, structural, name)
     inner = first
     if _prepends_only_first(content.get("pre_tokenizer")):
@@ -186,7 +185,6 @@ def json_parts(
     pieces = [""] * (sized + 1)
     for piece, i in model["vocab"].items():
         pieces[i] = piece
-    kind = _decoder_kind(content.get("decoder"), name)
     alphabet = byte_level_alphabet()
     token_bytes = [
         byte_level_bytes(piece, alphabet) if kind == "byte-level" else sentencepiece_bytes(piece) for piece in pieces
@@ -202,9 +200,8 @@ def json_parts(
         inner=inner,
         pieces=pieces,
         token_bytes=token_bytes,
-        controls=[
-            ControlToken(t["id"], t["content"], bool(t.get("lstrip")), bool(t.get("rstrip"))) for t in structural
-        ],
+        controls=[_added_piece(token) for token in structural],
+        literals=[_added_piece(token) for token in added if token not in structural],
         special_ids=frozenset(token["id"] for token in added if token.get("special")),
         bos_id=bos_id,
         eos_ids=_eos_ids(config, model_config, by_text, len(pieces)),
@@ -213,11 +210,14 @@ def json_parts(
     )
 
 
+def _added_piece(token: Mapping[str, Any]) -> AddedPiece:
+    return AddedPiece(token["id"], token["content"], bool(token.get("lstrip")), bool(token.get("rstrip")))
+
+
 def _plain_from_json(content: Mapping[str, Any], structural: list[Any], name: str) -> tokenizers.Tokenizer:
-    """The tokenizer without its structural tokens, so that no text becomes one."""
+    """The tokenizer without its added tokens: they are matched by `Tokenizer`, and no text becomes a structural one."""
     left_out = {token["content"] for token in structural}
-    kept = [token for token in content.get("added_tokens") or [] if token.get("content") not in left_out]
-    plain = {**content, "added_tokens": kept, "truncation": None, "padding": None, "post_processor": None}
+    plain = {**content, "added_tokens": [], "truncation": None, "padding": None, "post_processor": None}
     if content["model"].get("ignore_merges"):
         unknown = content["model"].get("unk_token")
         vocab = {p: i for p, i in content["model"]["vocab"].items() if p not in left_out or p == unknown}
