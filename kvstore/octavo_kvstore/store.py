@@ -70,11 +70,15 @@ class Store:
         if not block.is_intact():
             self.corrupt_puts += 1
             return Put.REFUSED
-        outcome, evicted = (Put.REFUSED, []) if self._dram is None else self._dram.put(block)
-        # the queue takes it either way: a block too large for DRAM may still live below
+        evicted: list[bytes] = []
+        if self._dram is not None:
+            outcome, evicted = self._dram.put(block)
+            if outcome is Put.REFUSED:
+                self.reconcile(evicted)
+                return Put.REFUSED
         queued = self._queue is not None and self._queue.offer(block)
         self.reconcile([block.key, *evicted])
-        return Put.STORED if queued or outcome is not Put.REFUSED else Put.REFUSED
+        return Put.STORED if queued or self._dram is not None else Put.REFUSED
 
     def get(self, key: bytes, layout: bytes) -> Found | None:
         """The block wherever it is held, or None. May read the disk: call it off the event loop."""
