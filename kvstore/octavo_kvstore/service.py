@@ -54,23 +54,26 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
         await _layout(request.layout, context)
         at = 0
         while at < len(keys):
-            found = await self._off_loop(self._fetch, keys, at, request.layout)
-            if not found:
-                return
+            found, ended = await self._off_loop(self._fetch, keys, at, request.layout)
             for item in found:
                 block = item.block
                 yield pb.GetResponse(key=block.key, payload=block.payload, checksum=block.checksum, tier=item.tier)
+            if ended:
+                return
             at += len(found)
 
-    def _fetch(self, keys: list[bytes], at: int, layout: bytes) -> list[Found]:
-        """The run of blocks from keys[at] on, up to a miss or a handful of bytes."""
+    def _fetch(self, keys: list[bytes], at: int, layout: bytes) -> tuple[list[Found], bool]:
+        """The run of blocks from keys[at] on, a handful of bytes at most; True when a miss ended it."""
         found: list[Found] = []
         size = 0
-        while at < len(keys) and size < READ_AHEAD_BYTES and (item := self._store.get(keys[at], layout)) is not None:
+        while at < len(keys) and size < READ_AHEAD_BYTES:
+            item = self._store.get(keys[at], layout)
+            if item is None:
+                return found, True
             found.append(item)
             size += len(item.block.payload)
             at += 1
-        return found
+        return found, False
 
     async def Put(self, request_iterator: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutResponse:
         counts = dict.fromkeys(Put, 0)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
@@ -168,7 +167,7 @@ def test_it_stays_within_its_bytes_and_evicts_the_least_recently_used(case: Case
     assert stats.evicted >= total - CAPACITY // size
     assert case.tier.contains(key_of(total - 1))
     assert not case.tier.contains(key_of(1))
-    for key in case.tier.keys():
+    for key in list(case.tier.keys()):
         found = case.tier.get(key, LAYOUT)
         assert found is not None and is_right(found)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from octavo.errors import OctavoError
 from octavo_kvstore.testing import LAYOUT, is_right, key_of, make_block
 from octavo_kvstore.tier import Put
@@ -125,7 +124,7 @@ def test_the_file_never_outgrows_the_map(tmp_path: Path) -> None:
     assert (tmp_path / "data.mdb").stat().st_size <= MAP_BYTES
     stats = tier.stats()
     assert stats.used_bytes <= budget_bytes(MAP_BYTES) and stats.refused == 0
-    assert all(is_right(block) for key in tier.keys() if (block := tier.get(key, LAYOUT)))
+    assert all(is_right(block) for key in list(tier.keys()) if (block := tier.get(key, LAYOUT)))
     tier.close()
 
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, key_of, make_block
 from octavo_kvstore.tier import Block, Put
 from octavo_kvstore.tiers.dram import DramTier
