@@ -50,8 +50,7 @@ async def setup(host: Host) -> None:
     host.serve_metrics(settings.metrics_listen)
 
     async def close() -> None:
-        await asyncio.to_thread(servicer.close)
-        await asyncio.to_thread(store.close)
+        await asyncio.to_thread(store.close)  # calls that still come miss, or are refused, until the server stops
 
     host.on_drain(close)
     address = await host.listen(settings.listen)

@@ -24,11 +24,11 @@ PACKAGES = {
 SEARCH_PATH = os.pathsep.join(str(folder.parent) for folder in PACKAGES.values())
 
 EDGES = {
-    "octavo_gateway": {"__main__", "service", "upstream", "inference_wire", "scheduler_wire"},
-    "octavo_scheduler": {"__main__", "service", "wire", "driver", "gateway_link", "worker_link", "store_link"},
-    "octavo_gpuworker": {"__main__", "service", "link", "wire", "transfer"},
+    "octavo_gateway": {"__main__", "service", "upstream", "gateway"},
+    "octavo_scheduler": {"__main__", "service", "driver"},
+    "octavo_gpuworker": {"__main__", "service", "transfer"},
     "octavo_kvstore": {"__main__", "service", "announce"},
-    "octavo_cli": {"status", "probe", "commands.ask", "console"},
+    "octavo_cli": {"status", "probe", "supervisor"},
     "octavo": {"client", "rpc"},
 }
 """Modules (and their submodules) that may see generated types; a name that ends in `wire` or `link` is an edge too."""
