@@ -58,9 +58,10 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
             for item in found:
                 block = item.block
                 yield pb.GetResponse(key=block.key, payload=block.payload, checksum=block.checksum, tier=item.tier)
-            if ended:
-                return
             at += len(found)
+            if ended:
+                break
+        self._store.touch_chain(keys[:at])
 
     def _fetch(self, keys: list[bytes], at: int, layout: bytes) -> tuple[list[Found], bool]:
         """The run of blocks from keys[at] on, a handful of bytes at most; True when a miss ended it."""
@@ -77,6 +78,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
 
     async def Put(self, request_iterator: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutResponse:
         counts = dict.fromkeys(Put, 0)
+        chain: list[bytes] = []
         async for request in request_iterator:
             await _check_put(request, context)
             block = Block(request.key, request.parent, request.layout, request.checksum, request.payload)
@@ -84,6 +86,8 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
                 counts[Put.REFUSED] += 1
                 continue
             counts[await self._off_loop(self._store.put, block)] += 1
+            chain.append(block.key)
+        self._store.touch_chain(chain)
         return pb.PutResponse(stored=counts[Put.STORED], known=counts[Put.KNOWN], refused=counts[Put.REFUSED])
 
     async def Contains(self, request: pb.ContainsRequest, context: Context) -> pb.ContainsResponse:

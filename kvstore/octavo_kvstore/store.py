@@ -106,6 +106,11 @@ class Store:
         block = self._nvme.get(key, layout)
         return None if block is None else Found(block, self._nvme.name)
 
+    def touch_chain(self, keys: Sequence[bytes]) -> None:
+        """Counts a use of a whole chain, head last: whoever puts blocks without parents still loses ends before heads."""
+        for key in reversed(keys):
+            self._touch(key)
+
     def where(self, key: bytes, layout: bytes) -> str:
         """The first tier that holds the key under this layout; empty: a miss. Reads no payload."""
         check_key(key)
@@ -149,6 +154,7 @@ class Store:
             self._pins.release(lease)
             return 0, 0
         self._pins.shrink(lease, held)
+        self.touch_chain(keys[:held])
         return lease, held
 
     def unpin(self, lease: int) -> None:

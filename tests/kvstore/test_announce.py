@@ -68,7 +68,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - the fake is read from outside, it has no event to wait for
+        while not true():
             await asyncio.sleep(0.01)
 
 

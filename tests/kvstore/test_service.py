@@ -124,6 +124,19 @@ async def test_pins_hold_through_eviction_and_end(live: Live) -> None:
     await live.stub.Unpin(pb.UnpinRequest(lease=12345))
 
 
+async def test_a_chain_without_parents_loses_its_end_first(live: Live) -> None:
+    """A worker need not know the parents of what it hands down: order within one call is enough."""
+    await live.put(make_block(number, BLOCK_BYTES) for number in range(8))
+    for start in range(100, 150, 2):
+        await live.put(make_block(number, BLOCK_BYTES) for number in (start, start + 1))
+        held = [live.store.contains(key_of(number), LAYOUT) for number in range(8)]
+        assert held == sorted(held, reverse=True)
+    for start in range(200, 600, 4):
+        await live.get(range(4))
+        await live.put(make_block(number, BLOCK_BYTES) for number in range(start, start + 4))
+    assert [live.store.contains(key_of(number), LAYOUT) for number in range(8)] == [True] * 4 + [False] * 4
+
+
 async def test_contains_and_delete(live: Live) -> None:
     await live.put([make_block(0), make_block(1)])
     keys = pack_keys([key_of(0), key_of(5), key_of(1)])

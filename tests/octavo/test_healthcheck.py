@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from octavo.rpc import healthcheck
 from octavo.rpc.testing import running_host
 

@@ -21,7 +21,7 @@ def check(address: str, service: str = "", timeout_s: float = TIMEOUT_S) -> str:
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
         except grpc.RpcError as error:
-            return str(error.code().name)  # type: ignore[attr-defined]
+            return str(error.code().name)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
     if not 1 <= len(arguments) <= 2:
         print("usage: python -m octavo.rpc.healthcheck HOST:PORT|unix:PATH [SERVICE]", file=sys.stderr)
         return USAGE
-    answer = check(*arguments)
+    address, service = arguments[0], arguments[1] if len(arguments) == 2 else ""
+    answer = check(address, service)
     print(answer)
     return HEALTHY if answer == "SERVING" else UNHEALTHY
 
