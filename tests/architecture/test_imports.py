@@ -25,7 +25,7 @@ SEARCH_PATH = os.pathsep.join(str(folder.parent) for folder in PACKAGES.values()
 
 EDGES = {
     "octavo_gateway": {"__main__", "service", "upstream", "gateway"},
-    "octavo_scheduler": {"__main__", "service", "driver"},
+    "octavo_scheduler": {"__main__", "service", "driver", "status"},
     "octavo_gpuworker": {"__main__", "service", "transfer"},
     "octavo_kvstore": {"__main__", "service", "announce"},
     "octavo_cli": {"status", "probe", "supervisor"},
@@ -33,7 +33,7 @@ EDGES = {
 }
 """Modules (and their submodules) that may see generated types; a name that ends in `wire` or `link` is an edge too."""
 
-SCHEDULER_LOOP = {"__main__", "service", "driver", "metrics", "spans", "settings"}
+SCHEDULER_LOOP = {"__main__", "service", "driver", "connections", "observer", "metrics", "spans"}
 """What in the scheduler may wait, read a clock or speak to others; everything else decides. Wires and links too."""
 IMPURE = {"asyncio", "datetime", "grpc", "os", "random", "secrets", "socket", "subprocess", "threading", "time", "uuid"}
 
