@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from octavo.manifest import ManifestError
 from octavo.rpc.settings import env_name, load_settings, manifest_keys, to_flags
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from octavo.step import SeqView, StepBudget, compose
 
 
@@ -34,13 +33,21 @@ def test_sequence_without_a_block_is_starved_not_run() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 60), st.integers(0, 60), st.integers(0, 80), st.booleans()), max_size=20),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 60), st.integers(0, 60), st.integers(0, 80), st.booleans()),
+        max_size=20,
+    ),
     st.integers(1, 64),
     st.integers(1, 64),
     st.integers(1, 8),
 )
-def test_never_over_budget_never_past_capacity(rows: list[tuple[int, int, int, int, bool]], decodes: int, alone: int, most: int) -> None:
-    seqs = [SeqView(slot, rank, length, min(computed, length - 1), capacity, paused) for slot, (rank, length, computed, capacity, paused) in enumerate(rows)]
+def test_never_over_budget_never_past_capacity(
+    rows: list[tuple[int, int, int, int, bool]], decodes: int, alone: int, most: int
+) -> None:
+    seqs = [
+        SeqView(slot, rank, length, min(computed, length - 1), capacity, paused)
+        for slot, (rank, length, computed, capacity, paused) in enumerate(rows)
+    ]
     step = compose(seqs, StepBudget(decodes, alone, most))
     by_slot = {seq.slot: seq for seq in seqs}
     assert len(step.chunks) <= most
