@@ -6,8 +6,8 @@ import sys
 from typing import Annotated
 
 import typer
-
 from octavo.errors import OctavoError
+
 from octavo_cli.commands import cluster
 from octavo_cli.exits import exit_code
 

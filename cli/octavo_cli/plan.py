@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from octavo.manifest import ManifestError
 from octavo.rpc.settings import Settings, to_flags
+
 from octavo_cli.ports import PortLeases, reachable
 
 Kind = Literal["scheduler", "kvstore", "gpuworker", "gateway"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grpc.aio
-
 from octavo.rpc.channels import open_channel
 from octavo.v1 import admin_pb2, admin_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 
@@ -14,8 +13,8 @@ class Probe:
     def __init__(self, address: str, timeout_s: float = 2.0) -> None:
         self._timeout_s = timeout_s
         self._channel = open_channel(address)
-        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
-        self._scheduler = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)
+        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._scheduler = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def __aenter__(self) -> Probe:
         return self
@@ -45,4 +44,4 @@ class Probe:
 
     async def close(self) -> None:
         """Closes the channel."""
-        await self._channel.close()
+        await self._channel.close(None)

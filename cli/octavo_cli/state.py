@@ -34,7 +34,8 @@ class Process:
         """Whether this very process still runs (a zombie does not)."""
         try:
             process = psutil.Process(self.pid)
-            return abs(process.create_time() - self.started_unix_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+            same = abs(process.create_time() - self.started_unix_s) < 1.0
+            return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 

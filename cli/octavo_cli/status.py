@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.v1 import admin_pb2, scheduler_pb2
+
 from octavo_cli.probe import Probe
 from octavo_cli.state import ClusterState, ServiceState, running_state
 

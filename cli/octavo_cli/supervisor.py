@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from octavo.v1 import admin_pb2
+
 from octavo_cli.exits import FAILED, StartFailed
 from octavo_cli.plan import STOP_ORDER, ServicePlan
 from octavo_cli.ports import reachable

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
+from octavo.rpc.settings import Settings, load_settings
 from rich.console import Console
 
-from octavo.rpc.settings import Settings, load_settings
 from octavo_cli.console import ConsoleWatcher
 from octavo_cli.exits import FAILED, OK, NoCluster, StartFailed
 from octavo_cli.plan import MODULES, plan_cluster

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-
 from octavo.manifest import ManifestError
 from octavo.rpc.settings import load_settings
+from rich.console import Console
+
 from octavo_cli import up as up_module
 from octavo_cli.exits import FAILED, NO_CLUSTER, OK, NoCluster
 from octavo_cli.plan import KINDS, MODULES

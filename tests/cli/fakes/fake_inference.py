@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from opentelemetry import trace
-
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
+from opentelemetry import trace
 
 
 class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
