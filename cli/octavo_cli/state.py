@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable
@@ -38,6 +39,12 @@ class Process:
             return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal if this very process still runs."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import psutil
 from octavo.rpc.settings import Settings, load_settings
 from rich.console import Console
 
@@ -82,15 +81,13 @@ def end_leftovers(run_dir: Path) -> int:
         state = read_state(run_dir)
     except NoCluster:
         return 0
-    left = [psutil.Process(item.pid) for item in state.processes() if item.pid != os.getpid()]
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _gone, alive = psutil.wait_procs(left, timeout=5.0)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=5.0)
+    left = [item for item in state.processes() if item.pid != os.getpid()]
+    for signum, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        for item in left:
+            item.signal(signum)
+        deadline_s = time.monotonic() + patience_s
+        while any(item.alive() for item in left) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
     remove_state(run_dir)
     return len(left)
 
@@ -162,9 +159,8 @@ def stop_cluster(run_dir: Path) -> int:
             remove_state(run_dir)
             raise NoCluster(f"nothing runs in {run_dir}")
         return OK
-    supervisor = psutil.Process(state.supervisor.pid)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        supervisor.terminate()
-        supervisor.wait()
+    state.supervisor.signal(signal.SIGTERM)
+    while state.supervisor.alive():  # a zombie that nobody reaps counts as ended
+        time.sleep(0.02)
     left = list(state.processes())
     return FAILED if left else OK
