@@ -13,6 +13,7 @@ from octavo_cli.state import ServiceState
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _OF = re.compile(r"(\d+)\s*(?:/|of)\s*(\d+)")
 _SHOWN = re.compile(r"load|KV pool|warm|calibrat|kernel", re.IGNORECASE)
+READY_LINE = "octavo is ready"
 
 
 class ConsoleWatcher:
@@ -48,7 +49,7 @@ class ConsoleWatcher:
         """The final line with the URLs."""
         self.close()
         listed = "  ".join(f"{name} {url}" for name, url in urls.items())
-        self._line(f"octavo is ready in {seconds:.1f} s: {listed}")
+        self._line(f"{READY_LINE} in {seconds:.1f} s: {listed}")
 
     def draining(self) -> None:
         """Says that the cluster stops."""

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from octavo.client.faults import UNREACHABLE
 from octavo.errors import InvalidRequest, OctavoError
 from octavo.manifest import ManifestError
 
@@ -43,4 +44,6 @@ def exit_code(error: OctavoError) -> int:
     known = getattr(error, "exit_code", None)
     if isinstance(known, int):
         return known
+    if error.reason == UNREACHABLE:
+        return NO_CLUSTER
     return USAGE if isinstance(error, ManifestError | InvalidRequest) else FAILED

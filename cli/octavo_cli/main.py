@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from octavo.errors import OctavoError
 
-from octavo_cli.commands import cluster
+from octavo_cli.commands import ask, cluster, demo, trace
 from octavo_cli.exits import exit_code
 
 app = typer.Typer(
@@ -37,7 +37,8 @@ def root(
     """Octavo serves language models."""
 
 
-cluster.register(app)
+for group in (cluster, ask, trace, demo):
+    group.register(app)
 
 
 def main() -> None:

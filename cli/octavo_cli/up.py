@@ -16,7 +16,7 @@ from pathlib import Path
 from octavo.rpc.settings import Settings, load_settings
 from rich.console import Console
 
-from octavo_cli.console import ConsoleWatcher
+from octavo_cli.console import READY_LINE, ConsoleWatcher
 from octavo_cli.exits import FAILED, OK, NoCluster, StartFailed
 from octavo_cli.plan import MODULES, plan_cluster
 from octavo_cli.ports import PortLeases
@@ -125,16 +125,14 @@ def _wait_ready(child: subprocess.Popen[bytes], run_dir: Path, log_path: Path, c
     shown = 0
     while True:
         code = child.poll()
-        with contextlib.suppress(NoCluster):
-            state = read_state(run_dir)
-            if state.ready and state.supervisor.pid == child.pid:
-                return state
         lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         if code is not None:
             raise StartFailed(last_line(lines, log_path), code if code > 0 else FAILED)
         for line in lines[shown:]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         shown = len(lines)
+        if lines and lines[-1].startswith(READY_LINE):
+            return read_state(run_dir)
         time.sleep(0.1)
 
 

@@ -33,9 +33,16 @@ def service_flags(passed: list[str], model: str = "", manifest: str = "") -> lis
     return [*flags, *(["--model.ref", model] if model else []), *passed]
 
 
-def run_dir_of(passed: list[str]) -> Path:
-    """The run folder that flags, environment and manifest point at."""
-    return Path(load_settings(passed, os.environ).manifest.deployment.run_dir).absolute()
+RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")]
+
+
+def run_dir_for(context: typer.Context, run_dir: str, manifest: str) -> Path:
+    """The run folder that --run-dir, else settings flags, environment and manifest point at."""
+    if run_dir:
+        return Path(run_dir).absolute()
+    return Path(
+        load_settings(service_flags(context.args, manifest=manifest), os.environ).manifest.deployment.run_dir
+    ).absolute()
 
 
 def serve(
@@ -74,15 +81,15 @@ def up(
         typer.echo("\n".join(state_urls(state)))
 
 
-def down(context: typer.Context, manifest: ManifestFile = "") -> None:
+def down(context: typer.Context, run_dir: RunDir = "", manifest: ManifestFile = "") -> None:
     """Drain and stop the cluster of the run folder."""
-    run_dir = run_dir_of(service_flags(context.args, manifest=manifest))
+    folder = run_dir_for(context, run_dir, manifest)
     try:
-        code = up_module.stop_cluster(run_dir)
+        code = up_module.stop_cluster(folder)
     except NoCluster as error:
         typer.echo(f"octavo: {error}", err=True)
         raise typer.Exit(OK) from error  # stopping what does not run is done already
-    typer.echo(f"stopped the cluster of {run_dir}")
+    typer.echo(f"stopped the cluster of {folder}")
     raise typer.Exit(code)
 
 
@@ -90,12 +97,13 @@ def status(
     context: typer.Context,
     as_json: AsJson = False,
     config: Annotated[bool, typer.Option("--config", help="Effective settings of each service, with sources.")] = False,
+    run_dir: RunDir = "",
     manifest: ManifestFile = "",
 ) -> None:
     """Show whether the cluster is ready, its URLs, services and blocks. Exit code 0 ready, 1 not ready, 4 no cluster."""
-    run_dir = run_dir_of(service_flags(context.args, manifest=manifest))
+    folder = run_dir_for(context, run_dir, manifest)
     try:
-        found = asyncio.run(read_status(run_dir, config))
+        found = asyncio.run(read_status(folder, config))
     except NoCluster as error:
         if not as_json:
             raise

@@ -12,6 +12,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from octavo.errors import BY_STATUS, FieldViolation, InternalError, OctavoError
 
+UNREACHABLE = "unreachable"
+"""Reason of an Unavailable that no gateway sent: nothing listens, or the connection broke."""
 _DETAILS_KEY = "grpc-status-details-bin"
 
 
@@ -29,7 +31,7 @@ def error_from(error: grpc.aio.AioRpcError, address: str = "") -> OctavoError:
     kind = _by_reason(OctavoError, reason) or BY_STATUS.get(error.code(), InternalError)
     message = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNAVAILABLE and not reason and address:
-        message = f"no answer from {address}: {message}"
+        message, reason = f"no answer from {address}: {message}", UNREACHABLE
     return kind(message, reason=reason, violations=violations, retry_after_s=retry_after_s)
 
 
