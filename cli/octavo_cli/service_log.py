@@ -64,6 +64,6 @@ def reason_of_death(records: list[Record], code: int) -> str:
     plain = [record.message.strip() for record in records if not record.level]
     said = errors[-1] if errors else plain[-1] if plain else ""
     if said.startswith(_ENDED):
-        said = said.removeprefix(_ENDED).partition(": ")[2]
+        said = said.removeprefix(_ENDED).partition(": ")[2].removeprefix("cannot start: ")
     said = " ".join(said.split())
     return f"{said} ({how})" if said else how

@@ -99,6 +99,11 @@ def octavo(tmp_path: Path) -> Iterator[Octavo]:
     command.end_everything()
 
 
+@pytest.fixture(scope="session")
+def make_octavo() -> Callable[[Path], Octavo]:
+    return Octavo
+
+
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
     return wait_until

@@ -17,7 +17,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         self._tracer = tracer
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
-        async for event in self._answer(request.context, request.text, request.options, context, pb.GenerateResponse):
+        text = request.text or "word " * 64  # token ids are answered with words of our own
+        async for event in self._answer(request.context, text, request.options, context, pb.GenerateResponse):
             yield event
 
     async def Chat(self, request: pb.ChatRequest, context: Any) -> AsyncIterator[pb.ChatResponse]:
