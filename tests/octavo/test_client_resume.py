@@ -7,6 +7,7 @@ from typing import Any
 
 import octavo
 import pytest
+from google.rpc import error_details_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo import errors
@@ -78,6 +79,26 @@ async def test_only_unavailable_is_resumed(served: Any, script: Any) -> None:
         with pytest.raises(errors.Overloaded, match="slow reader"):
             await client.generate("x")
     assert len(served.gateway.calls) == 1
+
+
+async def test_a_request_that_failed_is_not_resumed(served: Any, script: Any) -> None:
+    events = script.answer(["one ", "two"])
+    info = error_details_pb2.ErrorInfo(reason="worker-failed")
+    served.gateway.scripts = [[*events[:2], script.failure(script.code.UNAVAILABLE, "NaN in the logits", [info])]]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        with pytest.raises(errors.Unavailable, match="NaN") as caught:
+            await client.generate("x")
+    assert caught.value.reason == "worker-failed" and len(served.gateway.calls) == 1
+
+
+async def test_a_gateway_that_drains_is_left_for_another(serve: Any, script: Any) -> None:
+    first, second = await serve(), await serve()
+    events = script.answer(["one ", "two"])
+    info = error_details_pb2.ErrorInfo(reason="shutdown")
+    first.gateway.scripts = [[*events[:2], script.failure(script.code.UNAVAILABLE, "shutting down", [info])]]
+    second.gateway.scripts = [[events[0], *events[2:]]]
+    async with octavo.AsyncClient([first.address, second.address], retry=QUICK) as client:
+        assert (await client.generate("x")).text == "one two"
 
 
 async def test_resuming_ends_with_its_window(served: Any, script: Any) -> None:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from octavo.errors import OctavoError, Overloaded, Unavailable
 
+RESUMABLE_REASONS = frozenset({"unreachable", "shutdown", "not-ready", "rejected-not-ready", "rejected-draining"})
+"""Reasons of an UNAVAILABLE that say the gateway is away. Every other one is the request's own end: it failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:

@@ -17,7 +17,7 @@ import grpc.aio
 
 from octavo.client import wire
 from octavo.client.faults import error_from
-from octavo.client.retry import RetryPolicy
+from octavo.client.retry import RESUMABLE_REASONS, RetryPolicy
 from octavo.client.targets import Target, Targets
 from octavo.client.types import Cancellation, Chunk, Completion
 from octavo.errors import Cancelled, DeadlineExceeded, InternalError, OctavoError, Unavailable
@@ -170,7 +170,7 @@ class AsyncStream:
         remaining_s = self._ends_s - time.monotonic()
         if not self._first_token_s:
             return self._policy.pause_s(error, failures, remaining_s)
-        if not isinstance(error, Unavailable):
+        if not isinstance(error, Unavailable) or error.reason not in RESUMABLE_REASONS:
             return None
         pause_s = self._policy.backoff_s(failures)
         window_s = progress_s + self._policy.resume_window_s - time.monotonic()
