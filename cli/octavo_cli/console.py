@@ -28,7 +28,7 @@ class ConsoleWatcher:
         """A worker's load progress as a bar on a terminal, else as lines; warnings and errors of anybody."""
         if record.level in ("warning", "error", "critical"):
             self._line(f"{service}: {record.message}")
-        elif record.level == "info" and service.startswith("gpuworker") and _SHOWN.search(record.message):
+        elif service.startswith("gpuworker") and _SHOWN.search(record.message) and _is_progress(record):
             self._advance(service, record.message)
 
     def changed(self, before: ServiceState, after: ServiceState, seconds: float) -> None:
@@ -77,11 +77,17 @@ class ConsoleWatcher:
             self._progress.start()
         if service not in self._bars:
             self._bars[service] = self._progress.add_task(service, total=1.0)
-        self._progress.update(self._bars[service], completed=share, description=f"{service}: {message}")
+        text = f"{service}: {message}"
+        self._progress.update(self._bars[service], completed=share, description=text, refresh=True)
 
     def _end_bar(self, service: str) -> None:
         if self._progress is not None and service in self._bars:
             self._progress.remove_task(self._bars.pop(service))
+
+
+def _is_progress(record: Record) -> bool:
+    # a line without a level may be part of a traceback: only one that counts something is progress
+    return record.level == "info" or (not record.level and share_done(record.message) is not None)
 
 
 def share_done(message: str) -> float | None:

@@ -23,6 +23,8 @@ from octavo_cli.ports import PortLeases
 from octavo_cli.state import ClusterState, read_state, remove_state
 from octavo_cli.supervisor import Supervisor, Watcher
 
+UP_LOG = "up.log"
+
 
 def run_foreground(
     flags: Sequence[str],
@@ -40,6 +42,7 @@ def run_foreground(
     watcher = watcher or ConsoleWatcher(Console(file=sys.stdout))
     with owned_run_dir(run_dir):
         end_leftovers(run_dir)
+        set_logs_aside(run_dir)
         leases = PortLeases()
         try:
             plans = plan_cluster(settings, flags, workers, leases, modules)
@@ -92,6 +95,13 @@ def end_leftovers(run_dir: Path) -> int:
     return len(left)
 
 
+def set_logs_aside(run_dir: Path) -> None:
+    """Keeps the logs of the run before as `<name>.log.old`, so that a log holds one run."""
+    for path in (run_dir / "logs").glob("*.log"):
+        if path.name != UP_LOG:
+            path.replace(path.with_name(path.name + ".old"))
+
+
 def start_detached(
     flags: Sequence[str],
     workers: int,
@@ -107,7 +117,7 @@ def start_detached(
     run_dir = Path(settings.manifest.deployment.run_dir).absolute()
     with owned_run_dir(run_dir):  # fails here, in words, rather than in the background
         remove_finished(run_dir)
-    log_path = run_dir / "logs" / "up.log"
+    log_path = run_dir / "logs" / UP_LOG
     log_path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "octavo_cli", "up", "--workers", str(workers)]
     command += ["--ready-timeout-s", str(ready_timeout_s)]
@@ -118,7 +128,12 @@ def start_detached(
         child = subprocess.Popen(
             [*command, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    return _wait_ready(child, run_dir, log_path, console)
+    try:
+        return _wait_ready(child, run_dir, log_path, console)
+    except BaseException:  # an interrupted start leaves nothing running
+        child.terminate()
+        child.wait()
+        raise
 
 
 def _wait_ready(child: subprocess.Popen[bytes], run_dir: Path, log_path: Path, console: Console) -> ClusterState:

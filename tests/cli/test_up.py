@@ -153,3 +153,33 @@ def test_services_of_a_killed_supervisor_are_ended_by_down(octavo: Any, eventual
 def test_serve_becomes_the_service(octavo: Any) -> None:
     done = octavo("serve", "gatway")
     assert done.returncode == 2 and "gateway" in done.stderr
+
+
+def test_serve_hands_its_flags_to_the_service(octavo: Any, tmp_path: Any) -> None:
+    package = tmp_path / "shadow" / "octavo_kvstore"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("import json, sys; print(json.dumps(sys.argv[1:])); raise SystemExit(7)")
+    octavo.environ["PYTHONPATH"] = f"{package.parent}{os.pathsep}{octavo.environ['PYTHONPATH']}"
+    done = octavo("serve", "kvstore", "--model", "m", "--cache.dram_bytes=5", "--engine.threads", "-1")
+    assert done.returncode == 7, done.stderr
+    assert json.loads(done.stdout) == ["--model.ref", "m", "--cache.dram_bytes=5", "--engine.threads", "-1"]
+
+
+def test_an_interrupted_detached_start_leaves_nothing(octavo: Any, eventually: Any) -> None:
+    octavo.script("gpuworker-0", hang_s=60)
+    child = octavo.up("--detach")
+    eventually(lambda: (octavo.run_dir / "state.json").exists() and all(octavo.service_pids().values()))
+    pids = [*octavo.service_pids().values(), octavo.state()["supervisor"]["pid"]]
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=30)
+    assert child.returncode != 0 and gone(pids)
+
+
+def test_logs_hold_one_run(octavo: Any) -> None:
+    for _ in range(2):
+        assert octavo.up_detached().returncode == 0
+        assert octavo("down").returncode == 0
+    logs = octavo.run_dir / "logs"
+    for path in (logs / "kvstore.log", logs / "kvstore.log.old"):
+        assert path.read_text().count("state serving") == 1
