@@ -78,7 +78,7 @@ class AsyncClient:
         def call(target: Target, timeout_s: float, metadata: Metadata) -> Any:
             return target.stub.Generate(request, timeout=timeout_s, metadata=metadata)
 
-        return self._stream(call, request.context)
+        return self._stream(call, request.context, choices=max(1, request.options.n))
 
     def chat_stream(self, messages: str | Sequence[MessageLike], **options: Unpack[RequestOptions]) -> AsyncStream:
         """As `chat`, chunk by chunk; the call begins with the first iteration."""
@@ -89,7 +89,7 @@ class AsyncClient:
         def call(target: Target, timeout_s: float, metadata: Metadata) -> Any:
             return target.stub.Chat(request, timeout=timeout_s, metadata=metadata)
 
-        return self._stream(call, request.context)
+        return self._stream(call, request.context, choices=max(1, request.options.n))
 
     def attach(self, request_id: str = "", *, idempotency_key: str = "", from_byte: int = 0) -> AsyncStream:
         """Joins a live generation, or replays a finished one, from a byte offset of each choice's text."""
@@ -155,7 +155,7 @@ class AsyncClient:
             for item in answer.models
         )
 
-    def _stream(self, call: Any, context: pb.RequestContext, from_byte: int = 0) -> AsyncStream:
+    def _stream(self, call: Any, context: pb.RequestContext, from_byte: int = 0, choices: int = 0) -> AsyncStream:
         return AsyncStream(
             self._targets,
             call,
@@ -164,6 +164,7 @@ class AsyncClient:
             deadline_s=context.deadline_ms / 1000.0 if context.deadline_ms else self._deadline_s,
             policy=self._policy,
             from_byte=from_byte,
+            choices=choices,
             on_finished=self._ack,
         )
 

@@ -50,7 +50,7 @@ class AsyncStream:
         deadline_s: float,
         policy: RetryPolicy,
         from_byte: int = 0,
-        attach_key: str = "",
+        choices: int = 0,
         on_finished: Callable[[pb.AckRequest], None],
     ) -> None:
         self.request_id = request_id
@@ -66,7 +66,7 @@ class AsyncStream:
         self._metadata = metadata
         self._policy = policy
         self._from_byte = from_byte
-        self._attach_key = attach_key
+        self._one_choice = choices == 1  # 0: attached, the number is not known
         self._on_finished = on_finished
         self._began_s = time.monotonic()
         self._ends_s = self._began_s + deadline_s
@@ -162,7 +162,7 @@ class AsyncStream:
         if not self._first_token_s:
             return self._first_call(target, timeout_s, self._metadata)
         self.resumes += 1
-        request = pb.AttachRequest(request_id=self.request_id, from_byte=self._received_bytes_least())
+        request = pb.AttachRequest(request_id=self.request_id, from_byte=self._resume_byte())
         return target.stub.Attach(request, timeout=timeout_s, metadata=self._metadata)
 
     def _pause_s(self, error: OctavoError, failures: int, progress_s: float) -> float | None:
@@ -229,8 +229,9 @@ class AsyncStream:
     def _received_bytes(self) -> int:
         return sum(item.bytes for item in self._choices.values())
 
-    def _received_bytes_least(self) -> int:
-        return min((item.bytes for item in self._choices.values()), default=self._from_byte)
+    def _resume_byte(self) -> int:
+        """Where to resume. With several choices one may not have begun, so all is sent again and cut here."""
+        return self._choices[0].bytes if self._one_choice and 0 in self._choices else self._from_byte
 
     def _end(self, finished: pb.Finished) -> None:
         ends = {end.index: end for end in finished.choices}
