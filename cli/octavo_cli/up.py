@@ -24,6 +24,7 @@ from octavo_cli.state import ClusterState, read_state, remove_state
 from octavo_cli.supervisor import Supervisor, Watcher
 
 UP_LOG = "up.log"
+ERROR_PREFIX = "octavo: "
 
 
 def run_foreground(
@@ -144,6 +145,8 @@ def _wait_ready(child: subprocess.Popen[bytes], run_dir: Path, log_path: Path, c
         if code is not None:
             raise StartFailed(last_line(lines, log_path), code if code > 0 else FAILED)
         for line in lines[shown:]:
+            if line.startswith(ERROR_PREFIX):  # its last word, which becomes our error
+                continue
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         shown = len(lines)
         if lines and lines[-1].startswith(READY_LINE):
@@ -154,7 +157,7 @@ def _wait_ready(child: subprocess.Popen[bytes], run_dir: Path, log_path: Path, c
 def last_line(lines: Sequence[str], log_path: Path) -> str:
     """The reason in a background supervisor's log."""
     said = [line.strip() for line in lines if line.strip()]
-    return said[-1].removeprefix("octavo: ") if said else f"the cluster ended without a word; see {log_path}"
+    return said[-1].removeprefix(ERROR_PREFIX) if said else f"the cluster ended without a word; see {log_path}"
 
 
 def remove_finished(run_dir: Path) -> None:

@@ -124,7 +124,7 @@ def test_not_ready_in_time_says_who_and_why(octavo: Any) -> None:
     octavo.script("gpuworker-0", not_serving="the warm-up inference failed")
     done = octavo.up_detached("--ready-timeout-s", "3")
     assert done.returncode == 1
-    assert "gpuworker-0 is not_serving (the warm-up inference failed)" in done.stderr
+    assert done.stderr.count("gpuworker-0 is not_serving (the warm-up inference failed)") == 1
 
 
 def test_a_service_that_ignores_the_drain_is_killed_and_told(octavo: Any, eventually: Any) -> None:
