@@ -82,7 +82,7 @@ def test_each_service_keeps_the_house_rules(compose: dict[str, Any], name: str) 
     assert dockerfile.is_file() and dockerfile.parent.name == name.removesuffix("-gpu")
     for other, condition in service.get("depends_on", {}).items():
         assert other in compose["services"] and not compose["services"][other].get("profiles")
-        # a scheduler is healthy only with a worker, so waiting for its health would wait for ever
+        # everyone dials and dials again, so nobody needs to wait for the health of another
         assert condition == {"condition": "service_started"}
 
 

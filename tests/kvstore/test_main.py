@@ -117,8 +117,9 @@ async def test_kill_9_while_writing_leaves_a_warm_and_right_tier(tmp_path: Path,
     assert "wiped" not in process.log.read_text()
 
 
-async def test_a_clean_stop_writes_all_and_the_next_start_has_it(tmp_path: Path) -> None:
-    process = Process(tmp_path)
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+async def test_a_clean_stop_writes_all_and_the_next_start_has_it(tmp_path: Path, event_loop: str) -> None:
+    process = Process(tmp_path, **{"deployment.event_loop": event_loop})
     await process.start()
     async with process.stub() as stub:
         response = await stub.Put(request(number) for number in range(40))
