@@ -27,6 +27,7 @@ class Sampled:
     logprobs: list[TokenLogprobs | None]
 
 
+@torch.inference_mode()
 def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
     """logits [R, V] float32 (may be overwritten) and the R sequences that they continue."""
     if not rows:

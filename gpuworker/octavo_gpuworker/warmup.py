@@ -13,7 +13,7 @@ from octavo.errors import OctavoError
 from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.engine import Engine
-from octavo_gpuworker.orders import AdmitOrder, Report, Sampling, StopOrder
+from octavo_gpuworker.orders import AdmitOrder, Sampling, StopOrder
 
 WARM_PROMPT = 32
 CALIBRATION_PROMPT = 128
@@ -47,13 +47,13 @@ def generate(engine: Engine, prompt: Tokens[int], count: int) -> list[int]:
     )
     engine.post(order)
     tokens: list[int] = []
-    while not tokens or engine.busy:
+    while engine.busy or not tokens:
         engine.run_once()
-        report = engine.take_report(force=True) or Report()
-        tokens += [token for per_slot in report.tokens for token in per_slot]
-        for finish in report.finishes:
-            if finish.reason == "failed":
-                raise OctavoError(f"the model cannot run here: {finish.message}")
+        for report in engine.take_reports(force=True):
+            tokens += [token for per_slot in report.tokens for token in per_slot]
+            for finish in report.finishes:
+                if finish.reason == "failed":
+                    raise OctavoError(f"the model cannot run here: {finish.message}")
     return tokens
 
 
@@ -119,5 +119,5 @@ def _decode_us(engine: Engine, batch: int, length: int, steps: int = 4) -> float
         times.append((time.perf_counter() - started) * 1e6)
     for i in range(batch):
         engine.post(StopOrder(i + 1, "finished"))
-    engine.take_report(force=True)
+    engine.take_reports(force=True)
     return statistics.median(times)
