@@ -29,6 +29,11 @@ class Sampling:
     def has_penalties(self) -> bool:
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
+    @property
+    def alters_logits(self) -> bool:
+        """Whether a row needs more than its raw logits; most do not."""
+        return self.has_penalties or bool(self.bias) or self.min_tokens > 0
+
 
 @dataclass(frozen=True, slots=True)
 class SiblingOrder:
