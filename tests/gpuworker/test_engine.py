@@ -142,7 +142,7 @@ def test_stop_token_finishes_and_is_named(make_rig) -> None:
     rig.run()
     at = free_run.index(token)
     assert rig.tokens[1] == free_run[: at + 1]
-    finish = [f for report in rig.reports for f in report.finishes][0]
+    finish = next(f for report in rig.reports for f in report.finishes)
     assert (finish.reason, finish.stop_token) == ("stop", token)
 
 
@@ -260,7 +260,7 @@ def test_rank_orders_prefill(make_rig) -> None:
     assert list(rig.tokens) == [2]
     rig.post(UpdateOrder(1, 0, False))
     rig.step()
-    assert len(rig.tokens[1] if 1 in rig.tokens else []) <= 1
+    assert len(rig.tokens.get(1, [])) <= 1
 
 
 def test_step_policy_bounds_a_step(make_rig) -> None:

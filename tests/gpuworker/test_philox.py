@@ -50,10 +50,8 @@ def test_uniforms_do_not_depend_on_their_neighbours() -> None:
 
 def test_uniforms_are_uniform() -> None:
     """Chi-square over 64 cells, neighbouring seeds and positions: 63 degrees of freedom, p > 0.0001 on both sides."""
-    values = uniforms(
-        np.repeat(np.arange(200, dtype=np.uint64), 200), np.tile(np.arange(200, dtype=np.uint64), 200)
-    )
-    assert 0 < values.min() and values.max() < 1
+    values = uniforms(np.repeat(np.arange(200, dtype=np.uint64), 200), np.tile(np.arange(200, dtype=np.uint64), 200))
+    assert values.min() > 0 and values.max() < 1
     counts = np.bincount((values * 64).astype(int), minlength=64)
     chi2 = ((counts - 625) ** 2 / 625).sum()
     assert 27 < chi2 < 115
