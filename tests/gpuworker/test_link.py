@@ -1,0 +1,319 @@
+"""The worker's stream against a scripted scheduler over real grpc.aio, with a real engine on its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import grpc.aio
+import pytest
+import torch
+from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
+from octavo.step import StepBudget
+from octavo.v1 import scheduler_pb2_grpc
+from octavo.v1 import worker_pb2 as pb
+from octavo_gpuworker import link as link_module
+from octavo_gpuworker.engine import Engine
+from octavo_gpuworker.link import SchedulerLink
+from octavo_gpuworker.model.pool import KvPool
+from octavo_gpuworker.steploop import StepLoop
+from octavo_gpuworker.transfer import Transfers
+
+from tests.gpuworker.conftest import prompt_of
+
+
+class Stream:
+    """One AttachWorker call as the scheduler sees it."""
+
+    def __init__(self, context) -> None:
+        self.context = context
+        self.inbox: asyncio.Queue[pb.AttachWorkerRequest | None] = asyncio.Queue()
+        self.over = asyncio.Event()
+        self.epoch = self.sent = self.received = 0
+
+    async def next(self) -> pb.AttachWorkerRequest:
+        message = await asyncio.wait_for(self.inbox.get(), 5)
+        assert message is not None, "the worker closed the stream"
+        self.received += 1
+        assert message.number == self.received, "numbers are consecutive"
+        assert message.epoch == (self.epoch if self.received > 1 else 0)
+        return message
+
+    async def closed(self) -> None:
+        """Waits until the worker has given the stream up."""
+        while await asyncio.wait_for(self.inbox.get(), 5) is not None:
+            pass
+
+    async def send(self, *, epoch: int | None = None, number: int | None = None, **body) -> None:
+        self.sent += 1
+        await self.context.write(
+            pb.AttachWorkerResponse(
+                epoch=self.epoch if epoch is None else epoch, number=self.sent if number is None else number, **body
+            )
+        )
+
+    async def orders(self, *orders: pb.Order, **more) -> None:
+        await self.send(orders=pb.Orders(orders=orders), **more)
+
+    async def join(self, epoch: int) -> pb.WorkerHello:
+        assert (await self.next()).join.worker_id == "w1"
+        self.epoch = epoch
+        await self.send(welcome=pb.WorkerWelcome(scheduler_boot_id="s"))
+        return (await self.next()).hello
+
+    async def report(self, wanted=lambda report: True) -> pb.Report:
+        while True:
+            report = (await self.next()).report
+            if wanted(report):
+                return report
+
+
+class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
+    def __init__(self) -> None:
+        self.streams: asyncio.Queue[Stream] = asyncio.Queue()
+        self.refuse = ""
+        self.refused = 0
+
+    async def AttachWorker(self, request_iterator, context):
+        if self.refuse:
+            self.refused += 1
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refuse)
+        stream = Stream(context)
+        self.streams.put_nowait(stream)
+
+        async def pump() -> None:
+            try:
+                async for message in request_iterator:
+                    stream.inbox.put_nowait(message)
+            finally:
+                stream.inbox.put_nowait(None)
+
+        pumping = asyncio.create_task(pump())
+        over = asyncio.create_task(stream.over.wait())
+        await asyncio.wait({pumping, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        pumping.cancel()
+
+    async def stream(self) -> Stream:
+        return await asyncio.wait_for(self.streams.get(), 5)
+
+
+class World:
+    """A scheduler to script and a worker that dials it."""
+
+    def __init__(self, decoder, address: str, scheduler: ScriptedScheduler) -> None:
+        self.scheduler = scheduler
+        self.pool = KvPool(decoder.config, 100, 4, torch.float32)
+        self.states: list[bool] = []
+        self.deaths: list[BaseException] = []
+        self.engine = Engine(
+            decoder, self.pool, budget=StepBudget(64, 64, 16), start_transfer=lambda order: self.transfers.start(order)
+        )
+        self.steps = StepLoop(self.engine, lambda report: self.link.emit(report), self.deaths.append)
+        self.transfers = Transfers("", self.pool, b"l" * 32, self.steps.post)
+        self.link = SchedulerLink(
+            address, "w1", "boot", self.hello, self.steps, self.transfers, logging.getLogger("test"), self.states.append
+        )
+
+    def hello(self) -> pb.WorkerHello:
+        blocks, keys = self.engine.labels.resident()
+        return pb.WorkerHello(
+            block_tokens=4, num_blocks=100, resident_blocks=pack_u32(blocks), resident_keys=pack_keys(keys)
+        )
+
+
+@pytest.fixture
+async def world(decoder):
+    scheduler = ScriptedScheduler()
+    server = grpc.aio.server()
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    world = World(decoder, f"127.0.0.1:{port}", scheduler)
+    world.steps.start()
+    running = asyncio.create_task(world.link.run())
+    yield world
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await asyncio.to_thread(world.steps.stop)
+    await world.transfers.close()
+    await server.stop(None)
+    assert not world.deaths
+
+
+def admit(seq: int, length: int = 6, *, blocks=(1, 2, 3, 4), max_len: int = 12, **more) -> pb.Order:
+    return pb.Order(
+        admit=pb.Admit(
+            seq=seq, slot=seq, tokens=pack_u32(prompt_of(length)), prompt_len=length, block_ids=pack_u32(blocks),
+            sampling=pb.SamplingParams(temperature=0, logprobs=-1), max_len=max_len, **more,
+        )
+    )  # fmt: skip
+
+
+async def test_orders_become_steps_and_reports(world) -> None:
+    stream = await world.scheduler.stream()
+    hello = await stream.join(epoch=77)
+    assert hello.num_blocks == 100
+    await stream.orders(admit(3))
+    tokens: list[int] = []
+    while len(tokens) < 6:
+        report = await stream.report()
+        assert all(slot == 3 for slot in unpack_u32(report.slots))
+        assert sum(unpack_u32(report.counts)) == len(unpack_u32(report.tokens))
+        tokens += unpack_u32(report.tokens)
+    assert [(f.seq, f.reason) for f in report.finishes] == [(3, "length")]
+    assert [(r.seq, r.len, r.computed_len) for r in report.released] == [(3, 12, 11)]
+    assert report.times.wall_us >= report.times.forward_us > 0
+    assert world.states == [True]
+
+
+async def test_idle_worker_sends_heartbeats_with_what_it_holds(world, monkeypatch) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    first = await stream.report()
+    second = await stream.report()
+    for report in (first, second):
+        assert report.steps == 0 and not report.slots and report.HasField("live")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"number": 9}, {"epoch": 5}, {"number": 1}],
+    ids=["gap", "foreign epoch", "repeated"],
+)
+async def test_a_broken_stream_is_left_and_joined_anew(world, broken) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    await stream.orders(
+        admit(1, max_len=16), pb.Order(label=pb.Label(block_ids=pack_u32([50]), keys=pack_keys([b"k" * 32])))
+    )
+    await stream.report(lambda report: report.slots)
+    await stream.orders(admit(2, blocks=(5, 6, 7, 8)), **broken)
+    await stream.closed()
+    again = await world.scheduler.stream()
+    hello = await again.join(epoch=2)
+    assert unpack_u32(hello.resident_blocks) == [50]
+    assert unpack_keys(hello.resident_keys) == [b"k" * 32]
+    report = await again.report(lambda report: report.HasField("live"))
+    assert not report.live.seqs, "everything of the old epoch was dropped"
+    await again.orders(admit(1))  # the ids of a new scheduler may be those of the old one
+    await again.report(lambda report: report.finishes)
+    assert world.states == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        pb.Order(grant=pb.Grant(seq=1, block_ids=b"abc")),
+        pb.Order(label=pb.Label(block_ids=b"", keys=b"x" * 31)),
+        pb.Order(admit=pb.Admit(seq=1, sampling=pb.SamplingParams(bias_ids=pack_u32([1, 2])))),
+    ],
+    ids=["blocks", "keys", "bias"],
+)
+async def test_orders_that_cannot_be_read_close_the_stream(world, order) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    await stream.orders(order)
+    await stream.closed()
+    await (await world.scheduler.stream()).join(epoch=2)
+
+
+async def test_the_scheduler_closes_and_comes_back(world) -> None:
+    for epoch in (1, 2, 3):
+        stream = await world.scheduler.stream()
+        await stream.join(epoch)
+        await stream.orders(admit(1, blocks=range(1, 40), max_len=150))
+        await stream.report(lambda report: report.slots)
+        stream.over.set()
+    stream = await world.scheduler.stream()
+    await stream.join(4)
+    report = await stream.report(lambda report: report.HasField("live"))
+    assert not report.live.seqs
+
+
+async def test_no_hello_before_the_running_step_has_ended(world, decoder) -> None:
+    """Welcome of a new epoch while a step runs: the old step's writes must be over before Hello leaves."""
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    import threading
+
+    inside, go = threading.Event(), threading.Event()
+    forward = decoder.forward
+
+    class Slow:
+        config, device = decoder.config, decoder.device
+
+        @staticmethod
+        def forward(inputs, pool):
+            inside.set()
+            assert go.wait(5)
+            return forward(inputs, pool)
+
+    world.engine.decoder = Slow()
+    await stream.orders(admit(1))
+    assert await asyncio.to_thread(inside.wait, 5)
+    stream.over.set()
+    again = await world.scheduler.stream()
+    await again.next()
+    again.epoch = 2
+    await again.send(welcome=pb.WorkerWelcome(scheduler_boot_id="s"))
+    await asyncio.sleep(0.2)
+    assert again.inbox.empty(), "Hello left while a step of the old epoch was running"
+    go.set()
+    assert (await again.next()).HasField("hello")
+    report = await again.report(lambda report: report.HasField("live"))
+    assert not report.live.seqs and not report.slots
+
+
+async def test_a_refusal_is_tried_again(decoder, world) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    world.scheduler.refuse = "another model"
+    stream.over.set()
+    while world.scheduler.refused < 3:
+        await asyncio.sleep(0.02)
+    world.scheduler.refuse = ""
+    await (await world.scheduler.stream()).join(epoch=2)
+
+
+async def test_a_scheduler_that_stops_reading_is_left(world, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "BACKLOG_REPORTS", 20)
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    await stream.report()
+    from octavo_gpuworker.orders import Report
+
+    for _ in range(25):
+        world.link._take(Report())
+    await stream.closed()
+    assert world.link._outbox.qsize() <= 25
+    await (await world.scheduler.stream()).join(epoch=2)
+
+
+async def test_no_welcome_in_time(world, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "WELCOME_LIMIT_S", 0.1)
+    (await world.scheduler.stream()).over.set()
+    silent = await world.scheduler.stream()
+    await silent.next()
+    await silent.closed()
+
+
+async def test_rejoin(world) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    world.link.rejoin("a kvstore appeared")
+    await stream.closed()
+    await (await world.scheduler.stream()).join(epoch=2)
+
+
+async def test_a_load_without_a_store_is_told_and_prefilled(world) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    load = pb.Load(xfer_id=9, keys=pack_keys([b"k" * 32]), block_ids=pack_u32([1]), limit_us=1_000_000)
+    await stream.orders(pb.Order(load=load), admit(1, wait_xfer=9))
+    report = await stream.report(lambda report: report.transfers_done)
+    assert [(t.xfer_id, t.ok_blocks) for t in report.transfers_done] == [(9, 0)]
+    report = await stream.report(lambda report: report.finishes)
+    assert report.finishes[0].reason == "length"
