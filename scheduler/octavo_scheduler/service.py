@@ -110,6 +110,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         number = 1
         while True:
             await connection.wake.wait()
+            if connection.closed.is_set():
+                return
             connection.wake.clear()
             batch, connection.orders = connection.orders, []
             for orders in wire.write_orders(batch):
@@ -159,12 +161,14 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             except TimeoutError:
                 await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat()))
                 continue
+            if connection.closed.is_set():
+                return
             connection.wake.clear()
             if connection.welcome_due:
                 connection.welcome_due = False
                 await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
             # what comes while a write is under way is in the cursors, and leaves with the next message
-            while updates := self._driver.core.collect(connection.number):
+            while not connection.closed.is_set() and (updates := self._driver.core.collect(connection.number)):
                 batch = [event for update in updates for event in wire.write_update(update)]
                 await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)))
 
@@ -226,6 +230,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             except TimeoutError:
                 await self._write(context, pb.AttachStoreResponse(heartbeat=pb.Heartbeat()))
                 continue
+            if connection.closed.is_set():
+                return
             connection.wake.clear()
             if connection.inventory_due:
                 connection.inventory_due = False
@@ -260,32 +266,35 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         writer: Coroutine[Any, Any, None],
     ) -> None:
         """Runs both directions until one ends or the driver closes the connection; then the stream ends with a reason."""
-        tasks: set[asyncio.Future[Any]] = {
-            asyncio.ensure_future(reader),
-            asyncio.ensure_future(writer),
-            asyncio.ensure_future(connection.closed.wait()),
-        }
+        writing: asyncio.Future[None] = asyncio.ensure_future(writer)
+        reading: asyncio.Future[None] = asyncio.ensure_future(reader)
+        closing: asyncio.Future[Any] = asyncio.ensure_future(connection.closed.wait())
+        tasks: set[asyncio.Future[Any]] = {writing, reading, closing}
         status_code = grpc.StatusCode.UNAVAILABLE
         try:
             done, _pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                error = task.exception()
-                if isinstance(error, StreamClosed | wire.WireError | TimeoutError):
-                    connection.close(str(error) or "silent for too long")
-                    if isinstance(error, wire.WireError):
-                        status_code = grpc.StatusCode.INVALID_ARGUMENT
-                elif error is not None and not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
-                    connection.close(f"{type(error).__name__}: {error}")
+            for error in [task.exception() for task in done]:
+                if isinstance(error, wire.WireError):
+                    status_code = grpc.StatusCode.INVALID_ARGUMENT
+                elif error is not None and not isinstance(error, StreamClosed | TimeoutError):
                     self._log.error("a stream failed", exc_info=error)
+                if error is not None:
+                    connection.close(str(error) or "silent for too long")
+            connection.close("closed")
+            # a status cannot be sent beside a message that is under way: the writer ends by itself, or is stuck
+            await asyncio.wait({writing}, timeout=self._stuck_write_s)
         except asyncio.CancelledError:
             connection.close("cancelled by the peer or by the server's stop")
             return  # the call is over, nobody reads a status
         finally:
             await _cancel_all(tasks)
-        why = connection.why or "closed"
-        self._log.info("stream of %s ends: %s", type(connection).__name__.removesuffix("Connection").lower(), why)
+        kind = type(connection).__name__.removesuffix("Connection").lower()
+        self._log.info("stream of a %s ends: %s", kind, connection.why)
         if not context.cancelled() and not context.done():
-            await context.abort(status_code, why)
+            try:
+                await context.abort(status_code, connection.why)
+            except grpc.aio.InternalError:
+                self._log.info("stream of a %s: its peer takes no status either", kind)
 
 
 async def _cancel_all(tasks: set[asyncio.Future[Any]]) -> None:

@@ -248,3 +248,29 @@ async def test_status_of_a_draining_cell() -> None:
 def test_packed_tokens_of_a_wrong_length_are_refused(size: int) -> None:
     with pytest.raises(WireError, match="prompt_tokens"):
         tokens_array(pack_u32([1])[:size], "prompt_tokens")
+
+
+async def test_a_gateway_that_stops_reading_loses_its_stream_alone() -> None:
+    async with (
+        running_cell(stuck_write_s=0.3) as cell,
+        running_worker(cell, chaos(1)),
+        LiveGateway(cell.channel, "good") as good,
+    ):
+        await good.until(lambda: good.welcome.ready)
+        await good.submit("a", [1, 2, 3], 100, gateway_state=bytes(1_500_000))
+        stub = pb_grpc.SchedulerServiceStub(cell.channel)  # type: ignore[no-untyped-call]
+        call = stub.AttachGateway()
+        await call.write(pb.AttachGatewayRequest(hello=pb.GatewayHello(gateway_id="deaf")))
+        for _ in range(20):
+            await call.write(pb.AttachGatewayRequest(attach=pb.AttachOrder(request_id="a", tenant="default")))
+        async with asyncio.timeout(10):
+            while any(item.gateway_id == "deaf" for item in cell.driver.gateways.values()) or not call_seen(cell):
+                await asyncio.sleep(0.02)
+        await good.until(lambda: "a" in good.finished)
+        assert good.got["a"][0] == expected_output(1, 3, 100, [])[0]
+        call.cancel()
+
+
+def call_seen(cell: Cell) -> bool:
+    """Both gateways have dialled in (connection numbers: a worker and two gateways)."""
+    return cell.driver.next_connection() > 3
