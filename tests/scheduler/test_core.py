@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from octavo_scheduler import residency
 from octavo_scheduler.events import ChoiceStart, Submitted, Tick, WorkerJoined
 from octavo_scheduler.policy import SECOND_US, Policy
 
@@ -234,6 +235,31 @@ def test_admission_keeps_room_for_the_growth_of_what_runs() -> None:
     assert counters(simulation)["preemptions"] == 0
 
 
+def steps_for(delay_us: int) -> int:
+    """Worker steps that 3 requests of 60 tokens take when each message is `delay_us` under way."""
+    simulation = Simulation(Random(1), delay_us=delay_us)
+    simulation.rng.randint = lambda low, high: high  # type: ignore[method-assign]
+    link = simulation.add_worker(ChaosWorker(Random(3), "w0", num_blocks=100, max_seqs=4, calm=True))
+    gateway = simulation.add_gateway()
+    clients = [simulation.submit(gateway, [i, 2, 3], 60) for i in range(3)]
+    starved = 0
+    launch = link.worker._launch
+
+    def counted() -> None:
+        nonlocal starved
+        launch()
+        starved += len(link.worker.pending_step.starved)
+
+    link.worker._launch = counted  # type: ignore[method-assign]
+    done(simulation, *clients)
+    assert starved == 0
+    return link.worker.steps
+
+
+def test_thirty_milliseconds_on_the_link_starve_nobody() -> None:
+    assert steps_for(30_000) == steps_for(0)
+
+
 # -- preemption ----------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +300,17 @@ def test_low_priority_is_preempted_first() -> None:
     high = simulation.submit(gateway, [9, 2, 2], 40, priority=1)
     done(simulation, low, high)
     assert high.times.preemptions == 0 and low.times.preemptions > 0  # type: ignore[attr-defined]
+
+
+def test_a_finish_that_crosses_a_preemption_wins() -> None:
+    simulation, gateway = make(Policy(default_output_tokens=1), num_blocks=17)
+    client = simulation.submit(gateway, [9, 1, 2], 20)
+    run_until(simulation, lambda: len(client.got[0]) == 19)
+    worker = next(iter(simulation.core.cell.fleet.workers.values()))
+    (sequence,) = worker.sequences.values()
+    residency.stop(simulation.core.cell, sequence, "preempt")  # the last token's step is launched already
+    done(simulation, client)
+    assert client.times.preemptions == 0 and client.times.attempts == 1  # type: ignore[attr-defined]
 
 
 # -- cancel, stop strings, deadlines -------------------------------------------------------------------------------
