@@ -281,7 +281,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 async with asyncio.timeout(self._stuck_write_s):
                     await context.abort(status_code, connection.why)
             except (grpc.aio.InternalError, TimeoutError):
-                self._log.info("stream of a %s: its peer takes no status either", kind)
+                self._log.debug("stream of a %s: its peer takes no status", kind)
 
     async def _run_both(
         self,
