@@ -167,7 +167,7 @@ class OctavoGateway:
     def _name(self, live: LiveRequest, tenant: str, request_id: str, idempotency_key: str) -> None:
         """Lets others find the request until it ends."""
         for table, name in ((self._live, request_id), (self._by_key, idempotency_key)):
-            if name:
+            if name and not live.ended and (tenant, name) not in table:
                 table[tenant, name] = live
                 live.names.append((table, (tenant, name)))
 
@@ -195,6 +195,8 @@ class OctavoGateway:
             live.clients -= 1
             self._log_refused(span, live.error)
             raise live.error
+        if live.admitted is not None:  # one that was attached to may have other names than it was asked for by
+            self._name(live, live.admitted.tenant, live.admitted.request_id, live.admitted.idempotency_key)
 
     async def attach(self, request_id: str, idempotency_key: str, from_byte: int, edge: EdgeContext) -> Generation:
         span = RequestSpan(self._tracer, edge.edge, "attach", self._admission.model, edge.traceparent, time.time_ns())
@@ -233,10 +235,12 @@ class OctavoGateway:
         tenant = self._tenants.tenant_of(edge.api_key)
         if not check.name("request_id", request_id, MAX_NAME_CHARS):
             raise check.invalid("request_id", "it is empty; send the id of Started")
+        live = self._live.get((tenant, request_id))
+        name = live.wire_id if live is not None else wire_id(tenant, request_id)
         word = reason if reason in ("client_disconnect", "slow_client", "shutdown") else "client_cancel"
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                return await self._upstream.cancel_and_wait(wire_id(tenant, request_id), word)
+                return await self._upstream.cancel_and_wait(name, word)
         except TimeoutError:
             raise Unavailable("the scheduler did not confirm the cancel in time", reason="scheduler-slow") from None
 
