@@ -23,7 +23,6 @@ from octavo.errors import (
     Unavailable,
     UnknownRequest,
 )
-from octavo.v1 import scheduler_pb2
 from opentelemetry.trace import Tracer
 
 from octavo_gateway import sampling_checks as check
@@ -133,8 +132,7 @@ class OctavoGateway:
 
     async def _encode(self, params: RequestParams) -> list[int]:
         chars = len(params.prompt_text or "") + sum(len(message.content) for message in params.messages)
-        if chars < THREAD_TEXT_CHARS or params.kind == "chat":
-            # A template is rendered under sys.settrace, which belongs to this thread.
+        if chars < THREAD_TEXT_CHARS:
             return self._admission.encode(params)
         return await asyncio.to_thread(self._admission.encode, params)
 
@@ -227,8 +225,7 @@ class OctavoGateway:
         live = self._new_live(name, None, self._clock())
         # Known at once, so that a second attach waits for the same answer.
         self._name(live, tenant, request_id, idempotency_key)
-        order = scheduler_pb2.AttachOrder(request_id=name, idempotency_key=idempotency_key, tenant=tenant)
-        self._upstream.attach(live, order)
+        self._upstream.attach(live, tenant, idempotency_key)
         return live
 
     async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:

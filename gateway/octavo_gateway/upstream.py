@@ -118,9 +118,10 @@ class Upstream:
         self._register(live)
         self._send_submit(live)
 
-    def attach(self, live: LiveRequest, order: scheduler_pb2.AttachOrder) -> None:
-        """Registers a request whose state the scheduler holds, and asks for it."""
+    def attach(self, live: LiveRequest, tenant: str, idempotency_key: str) -> None:
+        """Registers a request whose state the scheduler holds, and asks for it by its name or key."""
         self._register(live)
+        order = scheduler_pb2.AttachOrder(request_id=live.wire_id, idempotency_key=idempotency_key, tenant=tenant)
         self._attaches[live.wire_id] = order
         self._send(scheduler_pb2.AttachGatewayRequest(attach=order))
 
