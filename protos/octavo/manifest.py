@@ -162,6 +162,8 @@ class KvStore:
     """Address of the scheduler that this kvstore dials; empty: none."""
     store_id: str = ""
     """Stable name per host; empty: the host name."""
+    write_behind_bytes: int = 64 * 2**20
+    """Blocks that may wait in memory for the NVMe tier, bytes; more live in DRAM alone."""
     metrics_listen: str = "127.0.0.1:0"
     """Prometheus text over HTTP; empty: off."""
 
@@ -282,6 +284,7 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
         "cache.nvme_bytes": 0,
+        "kvstore.write_behind_bytes": 0,
         "gateway.slow_client_timeout_s": 0.1,
         "gateway.max_body_bytes": 1024,
     }

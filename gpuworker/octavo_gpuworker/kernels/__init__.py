@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from octavo_gpuworker.kernels.activation import gelu_mul_torch, silu_mul_torch
-from octavo_gpuworker.kernels.linear import linear_torch
+from octavo_gpuworker.kernels.linear import linear_onednn, linear_torch, onednn_unavailable, pack_onednn
 from octavo_gpuworker.kernels.paged_attention import paged_attention_torch
 from octavo_gpuworker.kernels.rms_norm import add_rms_norm_torch, rms_norm_torch
 from octavo_gpuworker.kernels.store_kv import store_kv_torch
@@ -16,7 +16,10 @@ from octavo_gpuworker.kernels.table import Implementation, KernelTable, everywhe
 __all__ = ["OPERATIONS", "KernelTable", "describe", "select_kernels"]
 
 OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
-    "linear": (Implementation("torch", linear_torch, everywhere),),
+    "linear": (
+        Implementation("onednn", linear_onednn, onednn_unavailable, pack_onednn),
+        Implementation("torch", linear_torch, everywhere),
+    ),
     "rms_norm": (Implementation("torch", rms_norm_torch, everywhere),),
     "add_rms_norm": (Implementation("torch", add_rms_norm_torch, everywhere),),
     "store_kv": (Implementation("torch", store_kv_torch, everywhere),),
@@ -26,11 +29,15 @@ OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
 }
 
 
-def select_kernels(device: str | torch.device = "cpu", prefer: str = "auto") -> KernelTable:
-    """The operations for `device`; logs one line each. ValueError when `prefer` cannot be honoured (see `table.choose`)."""
-    return KernelTable(OPERATIONS, torch.device(device), prefer)
+def select_kernels(
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16, prefer: str = "auto"
+) -> KernelTable:
+    """The operations for `device` and `dtype`; logs one line each. ValueError as in `table.choose`."""
+    return KernelTable(OPERATIONS, torch.device(device), dtype, prefer)
 
 
-def describe(device: str | torch.device = "cpu", prefer: str = "auto") -> list[str]:
+def describe(
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16, prefer: str = "auto"
+) -> list[str]:
     """What `select_kernels` would choose here and why, one line per operation: `octavo doctor --kernels`."""
-    return select_kernels(device, prefer).describe()
+    return select_kernels(device, dtype, prefer).describe()

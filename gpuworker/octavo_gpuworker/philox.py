@@ -1,0 +1,37 @@
+"""Random numbers as a pure function of (seed, position, purpose, token): Philox4x64-10, a counter-based generator.
+
+Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11), in numpy's implementation. The key is
+(seed, purpose), the 256-bit counter starts at (0, position, 0, 0); token t takes the t-th 32-bit draw. Every token of the
+vocabulary has noise of its own, so that a draw is the argmax of logit + Gumbel noise: unlike an inverted CDF, whose
+answer moves with every probability before it, it changes only where two candidates tie within the logits' rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+PURPOSE_SAMPLE = 0
+"""The draw of a token; later purposes (drafts, beams) get numbers of their own."""
+_HALF_STEP = np.float32(2.0**-25)
+
+
+def uniforms(seed: int, position: int, count: int, purpose: int = PURPOSE_SAMPLE) -> NDArray[np.float32]:
+    """[count] float32 in (0, 1), 24 random bits each, for seed in [0, 2**64) and position >= 0."""
+    key = np.array([seed, purpose], dtype=np.uint64)
+    counter = np.array([0, position, 0, 0], dtype=np.uint64)
+    drawn = np.random.Generator(np.random.Philox(key=key, counter=counter)).random(count, dtype=np.float32)
+    drawn += _HALF_STEP
+    return drawn
+
+
+def gumbel(seeds: list[int], positions: list[int], vocab_size: int) -> NDArray[np.float32]:
+    """[R, vocab_size] float32 Gumbel noise, one row per (seed, position)."""
+    noise = np.empty((len(seeds), vocab_size), dtype=np.float32)
+    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
+        noise[row] = uniforms(seed, position, vocab_size)
+    np.log(noise, out=noise)
+    np.negative(noise, out=noise)
+    np.log(noise, out=noise)
+    np.negative(noise, out=noise)
+    return noise
