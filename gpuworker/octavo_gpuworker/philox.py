@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 PURPOSE_SAMPLE = 0
 """The draw of a token; later purposes (drafts, beams) get numbers of their own."""
 _HALF_STEP = np.float32(2.0**-25)
-_LARGEST = np.float32(1 - 2.0**-24)
 
 
 def uniforms(seed: int, position: int, count: int, purpose: int = PURPOSE_SAMPLE) -> NDArray[np.float32]:
@@ -22,9 +21,8 @@ def uniforms(seed: int, position: int, count: int, purpose: int = PURPOSE_SAMPLE
     key = np.array([seed, purpose], dtype=np.uint64)
     counter = np.array([0, position, 0, 0], dtype=np.uint64)
     drawn = np.random.Generator(np.random.Philox(key=key, counter=counter)).random(count, dtype=np.float32)
-    drawn += _HALF_STEP
-    # The largest draw plus half a step rounds to 1.0, whose Gumbel noise is infinite: it would win over any logit.
-    return np.minimum(drawn, _LARGEST, out=drawn)
+    np.maximum(drawn, _HALF_STEP, out=drawn)  # 0 would be noise of minus infinity; adding would round the largest to 1
+    return drawn
 
 
 def gumbel(seeds: list[int], positions: list[int], vocab_size: int) -> NDArray[np.float32]:
