@@ -207,9 +207,9 @@ class Engine:
             return
         if fault:
             log.error("seq %d cannot run: %s", order.seq, fault)
-            for seq, slot in ((order.seq, order.slot), *((s.seq, s.slot) for s in order.siblings)):
-                self._reporter.finish(SeqFinish(slot, seq, "failed", 0, fault))
-                self._reporter.release(Released(seq, len(order.tokens), 0))
+            for refused in (order, *order.siblings):
+                self._reporter.finish(SeqFinish(refused.slot, refused.seq, "failed", 0, fault))
+                self._reporter.release(Released(refused.seq, len(order.tokens), 0))
             return
         leader = from_admit(order, time.time_ns())
         size = self.pool.block_tokens

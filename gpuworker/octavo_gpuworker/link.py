@@ -152,7 +152,8 @@ class SchedulerLink:
         reader = self._loop.create_task(self._read(call, epoch))
         writer = self._loop.create_task(self._write(call, epoch))
         try:
-            await asyncio.wait({reader, writer, self._leave}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {reader, writer, self._leave}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if self._leave.done():
                 raise StreamOver(self._leave.result())
             if not reader.done():

@@ -1,7 +1,8 @@
 """Sampler: the next token of every row of a batch at once. A pure function of logits, parameters, seed and position.
 
 Order as in vLLM: penalties, bias, minimum length, then temperature, min-p, top-k, top-p; logprobs come from the raw
-logits. The number of a draw is Philox(seed, position), so a row's token never depends on the rows beside it.
+logits. A token is drawn as the argmax of logits plus Gumbel noise that depends on (seed, position, token) alone, so a
+row's token never depends on the rows beside it, and hardly on the last bits of its logits.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo_gpuworker.draw import draw
+from octavo_gpuworker.draw import Draws, draw
 from octavo_gpuworker.orders import TokenLogprobs
-from octavo_gpuworker.philox import uniforms
 from octavo_gpuworker.sequence import Sequence
+
+GREEDY_BELOW = 1e-5
+"""A lower temperature is greedy (as in vLLM): logits divided by it could leave float32's range and all become infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,7 @@ def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
     for i, seq in enumerate(rows):
         if seq.sampling.alters_logits:
             _alter(logits[i], seq)
-    # a row that is not finite may draw an id beyond the vocabulary
-    tokens = _choose(logits, rows).clamp_(max=logits.shape[1] - 1)
+    tokens = _choose(logits, rows)
     logprobs: list[TokenLogprobs | None] = [None] * len(rows)
     chosen = torch.where(broken, -1, tokens).tolist()
     if raw is not None:
@@ -50,17 +52,16 @@ def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
 
 def _choose(logits: Tensor, rows: Rows[Sequence]) -> Tensor:
     """[R] int64: greedy rows take their best token, the others draw."""
-    drawn = [i for i, seq in enumerate(rows) if seq.sampling.temperature > 0]
+    drawn = [i for i, seq in enumerate(rows) if seq.sampling.temperature > GREEDY_BELOW]
     if not drawn:
         return logits.argmax(dim=1)
     params = [rows[i].sampling for i in drawn]
-    seeds = np.array([rows[i].seed for i in drawn], dtype=np.uint64)
-    positions = np.array([len(rows[i].tokens) for i in drawn], dtype=np.uint64)
+    draws = Draws(params, [rows[i].seed for i in drawn], [len(rows[i].tokens) for i in drawn])
     temperatures = torch.tensor([p.temperature for p in params], dtype=logits.dtype, device=logits.device)
     if len(drawn) == len(rows):
-        return draw(logits / temperatures[:, None], params, uniforms(seeds, positions))
+        return draw(logits / temperatures[:, None], draws)
     tokens = logits.argmax(dim=1)
-    tokens[drawn] = draw(logits[drawn] / temperatures[:, None], params, uniforms(seeds, positions))
+    tokens[drawn] = draw(logits[drawn] / temperatures[:, None], draws)
     return tokens
 
 

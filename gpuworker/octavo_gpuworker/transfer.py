@@ -115,6 +115,12 @@ class Transfers:
         except FAILURES as error:
             # a miss, a dead store or a timeout costs prefill, never correctness: `ok` says how far it came
             log.debug("transfer %d ended after %d blocks: %r", order.xfer_id, progress.ok, error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # grpc.aio cancels a call whose request iterator raised; that must not pass for a cancelled transfer
+            log.error("transfer %d failed: its blocks could not be read", order.xfer_id)
         except Exception:
             log.exception("transfer %d failed after %d blocks", order.xfer_id, progress.ok)
         lookup_us = (progress.looked_up_ns - began_ns) // 1000
@@ -171,7 +177,7 @@ class Transfers:
             progress.bytes = progress.ok * self._pool.block_bytes
 
     async def _blocks(self, order: OffloadOrder) -> AsyncIterator[pb.PutRequest]:
-        for block, key in zip(order.blocks, order.keys, strict=False):
+        for block, key in zip(order.blocks, order.keys, strict=True):
             # the transfer holds the block, so nobody writes it; off the loop, since a device copy waits
             self._reading = self._loop.run_in_executor(None, self._pool.read_block, block)
             payload = await asyncio.shield(self._reading)

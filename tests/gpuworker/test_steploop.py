@@ -141,6 +141,7 @@ def test_quiesce_and_resume_again_and_again(world) -> None:
     for _ in range(200):
         world.loop.quiesce()
         calls = world.model.calls
+        time.sleep(0.0005)
         assert world.model.calls == calls
         world.loop.resume()
     world.until(lambda report: report.steps)

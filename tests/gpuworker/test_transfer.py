@@ -173,6 +173,13 @@ async def test_a_store_that_sends_too_much_is_cut_off(bench, store) -> None:
     assert done.ok_blocks == 2
 
 
+async def test_more_keys_than_blocks_still_ends(bench, store) -> None:
+    await bench.run(OffloadOrder(1, [1, 2], KEYS[:2]))
+    done = await bench.run(LoadOrder(2, KEYS[:2], [11], 0))
+    assert done.ok_blocks == 1
+    assert (await bench.run(OffloadOrder(3, [1, 2], KEYS[:1]))).ok_blocks == 0
+
+
 @pytest.mark.parametrize(("mode", "ok"), [("hangs", 2), ("pin hangs", 0)])
 async def test_a_load_ends_within_its_limit(bench, store, mode, ok) -> None:
     await bench.run(OffloadOrder(1, [1, 2, 3, 4], KEYS[:4]))
