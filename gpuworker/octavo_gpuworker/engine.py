@@ -37,6 +37,7 @@ from octavo_gpuworker.orders import (
     Released,
     Report,
     SeqFinish,
+    SiblingOrder,
     StopOrder,
     TokenLogprobs,
     TransferDone,
@@ -207,7 +208,8 @@ class Engine:
             return
         if fault:
             log.error("seq %d cannot run: %s", order.seq, fault)
-            for refused in (order, *order.siblings):
+            group: tuple[AdmitOrder | SiblingOrder, ...] = (order, *order.siblings)
+            for refused in group:
                 self._reporter.finish(SeqFinish(refused.slot, refused.seq, "failed", 0, fault))
                 self._reporter.release(Released(refused.seq, len(order.tokens), 0))
             return
