@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from octavo_gpuworker import reporter
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.orders import (
     GrantOrder,
@@ -332,6 +333,16 @@ def test_first_token_finish_and_release_leave_at_once(make_rig) -> None:
     assert rig.step(force=False) == []
     (last,) = rig.step(force=False)
     assert last.steps == 2 and last.finishes and last.released
+
+
+def test_merging_ends_with_its_time(make_rig, monkeypatch) -> None:
+    rig = make_rig(block_tokens=16)
+    rig.admit(1, prompt_of(4), max_new=8)
+    rig.step()
+    assert rig.step(force=False) == []
+    monkeypatch.setattr(reporter, "MERGE_NS", 0)
+    (report,) = rig.step(force=False)
+    assert report.steps == 2
 
 
 def test_a_table_that_runs_low_is_told_at_once(make_rig) -> None:
