@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
 
 from octavo.errors import OctavoError
 
@@ -22,6 +23,16 @@ DECODE_STEPS = 5
 PREFILL_RUNS = 3
 LEAST_US = 0.1
 """A cost that noise made negative; the scheduler divides by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a step costs, in microseconds: fixed + prefill * tokens + decode * seqs + context * context tokens."""
+
+    fixed_us: float
+    prefill_token_us: float
+    decode_seq_us: float
+    context_token_us: float
 
 
 class ArtifactMismatch(OctavoError):

@@ -62,6 +62,14 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
     return [random.Random(f"{seed}/{i}").randrange(VOCAB) for i in range(length)]
 
 
+def alone(make_rig, tokens, sampling=GREEDY, max_new=8, seed=1, **more):
+    """What the sequence gives in an engine of its own, prefilled whole."""
+    rig = make_rig(budget=512)
+    rig.admit(1, tokens, sampling=sampling, max_new=max_new, seed=seed, **more)
+    rig.run()
+    return rig.tokens[1]
+
+
 @dataclass
 class Rig:
     """An engine with a block allocator beside it, and everything it reported."""
