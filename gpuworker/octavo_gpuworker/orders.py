@@ -114,16 +114,6 @@ Order = AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadO
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """Measured at start: a step takes about fixed + prefill * tokens + decode * seqs + context * context tokens."""
-
-    fixed_us: float = 0.0
-    prefill_token_us: float = 0.0
-    decode_seq_us: float = 0.0
-    context_token_us: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     token: int
     logprob: float

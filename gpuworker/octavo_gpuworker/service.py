@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 import uuid
-from dataclasses import asdict
 from functools import partial
 
 import torch
@@ -28,7 +27,7 @@ from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.load import load_model
 from octavo_gpuworker.model.pool import KvPool, block_bytes
-from octavo_gpuworker.orders import Calibration, LoadOrder, OffloadOrder, Order, Report, TransferDone
+from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
 from octavo_gpuworker.spans import span_recorder
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
@@ -145,11 +144,7 @@ class Worker:
             start_transfer=self._start_transfer,
             on_end=self._ended,
         )
-<<<<<<< HEAD
-        self.calibration = Calibration()
-=======
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
->>>>>>> engtest
         self.steps = StepLoop(self.engine, self._emit, self._died)
         self.transfers = Transfers(manifest.gpuworker.kvstore, pool, self.root_key, self._post)
         self._store_id = ""
@@ -189,11 +184,7 @@ class Worker:
             resident_keys=pack_keys(keys),
             model=self._host.manifest.model.name or resolve_model(self._host.manifest.model.ref).name,
             pid=os.getpid(),
-<<<<<<< HEAD
-            calibration=pb.Calibration(**asdict(self.calibration)),
-=======
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
->>>>>>> engtest
             vocab_size=self.decoder.config.vocab_size,
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from octavo.errors import OctavoError
 
 from octavo_gpuworker.engine import Engine
-from octavo_gpuworker.orders import AdmitOrder, Calibration, Sampling
+from octavo_gpuworker.orders import AdmitOrder, Sampling
 
 WARM_PROMPT = 32
 CALIBRATION_PROMPT = 128
