@@ -13,6 +13,7 @@ from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 
 from octavo_gateway import inference_wire as wire
+from octavo_gateway.request_bytes import TolerantServer
 from octavo_gateway.requests import EdgeContext, Gateway, Generation
 from octavo_gateway.rich_status import status_trailer
 from octavo_gateway.slow_client import write_or_cancel
@@ -189,6 +190,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
         response: pb.ListModelsResponse = await self._unary(context, answer)
         return response
+
+
+def register(servicer: InferenceServicer, server: grpc.aio.Server, max_body_bytes: int) -> None:
+    """Puts every method on the server; bytes that are no message get INVALID_ARGUMENT."""
+    tolerant = TolerantServer(server, abort, max_body_bytes)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, tolerant)  # type: ignore[no-untyped-call]
 
 
 async def abort(context: Context, error: OctavoError) -> NoReturn:

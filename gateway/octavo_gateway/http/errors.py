@@ -22,9 +22,9 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class BodyTooLarge(OctavoError):
-    """413: the body is over gateway.max_body_bytes."""
+    """The body is over gateway.max_body_bytes; 400 as every other bad input, so that one rule serves clients."""
 
-    http_status, http_type, default_reason = 413, "invalid_request_error", "body_too_large"
+    http_status, http_type, default_reason = 400, "invalid_request_error", "body_too_large"
 
 
 class BodyTimeout(OctavoError):
