@@ -153,6 +153,8 @@ BAD_BODIES: list[tuple[bytes, int]] = [
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize"])
 async def test_bad_bodies_over_http(cluster: Cluster, path: str) -> None:
     for body, status in BAD_BODIES:
+        if path == "/tokenize" and b"1e999" in body:
+            continue  # it has no temperature
         if status == 404 and path == CHAT:
             body = b'{"model": "gpt-9", "messages": [{"role": "user", "content": "x"}]}'
         response = await post(cluster, path, body)
