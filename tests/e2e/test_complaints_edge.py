@@ -72,8 +72,9 @@ async def test_an_ended_http_stream_has_an_error_event_and_no_done(cluster: Clus
         client.stream("POST", COMPLETIONS, json=body, headers={"x-request-id": "ended-1"}) as response,
     ):
         async for line in response.aiter_lines():
-            if line:
-                lines.append(line)
+            if not line:
+                continue
+            lines.append(line)
             if len(lines) == 3:
                 answer = await cluster.inference(channel).Cancel(pb.CancelRequest(request_id="ended-1"))
                 assert answer.found
@@ -174,7 +175,7 @@ async def test_cancel_while_attaching_ends_everybody_once(cluster: Cluster) -> N
         for i in range(10):
             name = f"race-{i}"
             owner = stub.Generate(generate(name, 3000))
-            await owner.read()
+            await anext(aiter(owner))
             readers = [asyncio.create_task(outcome(stub.Attach(pb.AttachRequest(request_id=name)))) for _ in range(3)]
             cancels = [stub.Cancel(pb.CancelRequest(request_id=name)) for _ in range(3)]
             answers = [await call for call in cancels]
@@ -271,7 +272,7 @@ async def test_tenants_never_meet_and_text_is_never_logged(make_cluster: Callabl
     async with cluster.channel() as channel, cluster.channel(second) as channel2:
         stub, stub2 = cluster.inference(channel), cluster.inference(channel2)
         mine = stub.Generate(generate("shared-name", 600, "shared-key", text=f"Alice says {MARK}"), metadata=alice)
-        await mine.read()
+        await anext(aiter(mine))
         for other in (bob, default):
             for gateway in (stub, stub2):
                 for name in ("shared-name", "alice/shared-name"):
@@ -286,7 +287,7 @@ async def test_tenants_never_meet_and_text_is_never_logged(make_cluster: Callabl
         theirs = await read(stub2.Generate(generate("shared-name", 4, "shared-key", text="Bob"), metadata=bob))
         assert len(theirs.ids[0]) == 4
         attached = stub2.Attach(pb.AttachRequest(idempotency_key="shared-key"), metadata=alice)
-        await attached.read()
+        await anext(aiter(attached))
         answer = await stub2.Cancel(pb.CancelRequest(request_id="shared-name"), metadata=alice)
         assert (answer.found, answer.outcome) == (True, "cancelled")
         assert await outcome(mine) is grpc.StatusCode.CANCELLED
