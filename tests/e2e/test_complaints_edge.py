@@ -440,3 +440,34 @@ async def test_a_replay_of_many_logprobs_fits_its_messages(cluster: Cluster) -> 
         again = await client.generate("Once", request_id="replay-many", **options)
     assert [choice.token_ids for choice in again.choices] == [choice.token_ids for choice in first.choices]
     assert [len(choice.logprobs) for choice in again.choices] == [300] * 8
+
+
+async def test_a_stalled_sdk_stream_ends_alone_beside_others_of_its_own_channel(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster(settings={"gateway.slow_client_timeout_s": 2.0})
+    await cluster.up()
+    async with AsyncClient(cluster.grpc_address) as client:
+        slow = client.generate_stream("Once", max_tokens=6000, ignore_eos=True, logprobs=20)
+        await anext(aiter(slow))
+        stalled = asyncio.create_task(cluster_idle(cluster))
+        done = [
+            await asyncio.gather(*(client.generate(f"Tale {i}", max_tokens=24, ignore_eos=True) for i in range(16)))
+            for _ in range(2)
+        ]
+        assert all(answer.usage.completion_tokens == 24 for answers in done for answer in answers)
+        await stalled
+        with pytest.raises(Cancelled) as caught:
+            await slow.result()
+        assert caught.value.reason == "slow_client"
+    await cluster.settle()
+
+
+async def cluster_idle(cluster: Cluster) -> None:
+    """Returns once nothing runs."""
+    async with asyncio.timeout(90):
+        while True:
+            await asyncio.sleep(0.2)
+            status = await cluster.status()
+            if not status.requests_running and not status.requests_waiting:
+                return
