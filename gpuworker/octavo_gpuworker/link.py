@@ -67,6 +67,8 @@ class SchedulerLink:
         self._leave: asyncio.Future[str] = self._loop.create_future()
         self._epoch = 0
         self._joined = False
+        self._draining = False
+        self._left = asyncio.Event()
 
     def emit(self, report: Report) -> None:
         """Takes a report from the step thread."""
@@ -77,6 +79,16 @@ class SchedulerLink:
         if not self._leave.done():
             self._leave.set_result(why)
 
+    async def leave(self) -> None:
+        """Asks for no new sequences, and returns once the stream is over: when the last one has ended, or when it broke.
+
+        Without a stream it returns at once. `run` ends too, since a worker that stops joins no more.
+        """
+        self._draining = True
+        if self._epoch:
+            self._take(Report())  # tells it now; every later report repeats it
+            await self._left.wait()
+
     def _take(self, report: Report) -> None:
         if not self._joined:
             return
@@ -86,7 +98,7 @@ class SchedulerLink:
             self.rejoin(f"{BACKLOG_REPORTS} reports wait: the scheduler has stopped reading")
 
     async def run(self) -> None:
-        """Connects again and again until it is cancelled."""
+        """Connects again and again until it is cancelled, or `leave` was called."""
         backoff_s, told = RECONNECT_FIRST_S, ""
         async with open_channel(self._address) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -101,6 +113,10 @@ class SchedulerLink:
                     reason = str(error)
                 joined, self._epoch, self._joined = self._epoch != 0, 0, False
                 self._on_state(False)
+                if self._draining:
+                    self._log.info("scheduler %s: %s; this worker stops", self._address, reason)
+                    self._left.set()
+                    return
                 if joined:
                     backoff_s = RECONNECT_FIRST_S
                 if joined or reason != told:
@@ -117,6 +133,8 @@ class SchedulerLink:
             await call.write(pb.AttachWorkerRequest(number=1, join=join))
             welcome = await self._welcome(call)
             await self._enter_epoch()
+            if self._draining:
+                raise StreamOver("this worker stops before it has joined")
             await call.write(pb.AttachWorkerRequest(epoch=welcome.epoch, number=2, hello=self._hello()))
             self._epoch, self._joined = welcome.epoch, True
             self._steps.resume()
@@ -187,7 +205,9 @@ class SchedulerLink:
         while True:
             report = await self._outbox.get()
             number += 1
-            await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=report_to(report)))
+            message = report_to(report)
+            message.draining = self._draining
+            await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=message))
 
 
 async def _raise_status(call: Call) -> None:

@@ -87,6 +87,8 @@ class OffloadOrder:
     xfer_id: int
     blocks: list[int]
     keys: list[bytes]
+    parents: list[bytes] = field(default_factory=list)
+    """One per block, zeros for the head of a chain; or none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class TransferDone:
     bytes: int = 0
     lookup_us: int = 0
     transfer_us: int = 0
+    tier: str = ""
+    """Where a load's last whole block came from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,9 +197,12 @@ class Worker:
         await self.link.run()
 
     async def drain(self) -> None:
-        """Stops after the running step. To the scheduler this is the loss of a worker: it resumes the sequences elsewhere."""
-        await asyncio.to_thread(self.steps.stop)
-        await self.transfers.close()
+        """What runs goes on to its end; what the drain's time cuts off is resumed elsewhere by the scheduler."""
+        try:
+            await self.link.leave()
+        finally:
+            await asyncio.to_thread(self.steps.stop)
+            await self.transfers.close()
 
     async def _watch_store(self) -> None:
         """A kvstore that starts after the worker is told by a new Hello, once no sequence would be lost by it."""

@@ -26,8 +26,10 @@ from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, TransferDone
 
 LOAD_LIMIT_US = 1_000_000
 """Of a Load that names no limit."""
-OFFLOAD_LIMIT_S = 10.0
+OFFLOAD_LIMIT_S = 2.0
+"""Its blocks cannot be evicted meanwhile, so a stuck kvstore must not hold them for long."""
 UNPIN_LIMIT_S = 2.0
+NO_PARENT = bytes(32)
 FAILURES = (grpc.aio.AioRpcError, TimeoutError, ConnectionError)
 """What a kvstore that is absent, dead or slow looks like."""
 
@@ -42,6 +44,7 @@ class Progress:
     bytes: int = 0
     looked_up_ns: int = 0
     lease: int = 0
+    tier: str = ""
 
 
 def limit_us(order: LoadOrder) -> int:
@@ -125,7 +128,7 @@ class Transfers:
             log.exception("transfer %d failed after %d blocks", order.xfer_id, progress.ok)
         lookup_us = (progress.looked_up_ns - began_ns) // 1000
         transfer_us = (time.monotonic_ns() - progress.looked_up_ns) // 1000
-        self._post([TransferDone(order.xfer_id, progress.ok, progress.bytes, lookup_us, transfer_us)])
+        self._post([TransferDone(order.xfer_id, progress.ok, progress.bytes, lookup_us, transfer_us, progress.tier)])
         if progress.lease:
             await self._unpin(progress.lease)
 
@@ -148,7 +151,7 @@ class Transfers:
                 if progress.ok == len(keys) or not self._whole(block, keys[progress.ok]):
                     break
                 self._post([LoadedBlock(order.xfer_id, order.blocks[progress.ok], block.payload)])
-                progress.ok += 1
+                progress.ok, progress.tier = progress.ok + 1, block.tier
                 progress.bytes += len(block.payload)
         finally:
             call.cancel()
@@ -177,10 +180,15 @@ class Transfers:
             progress.bytes = progress.ok * self._pool.block_bytes
 
     async def _blocks(self, order: OffloadOrder) -> AsyncIterator[pb.PutRequest]:
-        for block, key in zip(order.blocks, order.keys, strict=True):
+        parents = order.parents or [NO_PARENT] * len(order.keys)
+        for block, key, parent in zip(order.blocks, order.keys, parents, strict=True):
             # the transfer holds the block, so nobody writes it; off the loop, since a device copy waits
             self._reading = self._loop.run_in_executor(None, self._pool.read_block, block)
             payload = await asyncio.shield(self._reading)
             yield pb.PutRequest(
-                key=key, payload=payload, checksum=xxhash.xxh3_64_intdigest(payload), layout=self._layout
+                key=key,
+                parent=parent if parent != NO_PARENT else b"",
+                payload=payload,
+                checksum=xxhash.xxh3_64_intdigest(payload),
+                layout=self._layout,
             )
