@@ -41,6 +41,10 @@ class Limits:
     max_logprobs: int = 20
 
 
+UNKNOWN_LIMITS: Final = Limits(b"", 16, I32, I32)
+"""Before the first Welcome: nothing is too long, but what is wrong anywhere is wrong here."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
     """The model's own sampling defaults (generation_config.json)."""
@@ -137,6 +141,12 @@ class Admission:
         if params.echo and params.kind != "generate":
             raise check.invalid("echo", "it is for raw prompts only; leave it out")
         self._check_prompt(params, limits)
+
+    def check_sampling(self, params: RequestParams, limits: Limits) -> None:
+        """What `admit` checks beyond the prompt's length, for a request that cannot be admitted yet."""
+        self._sampling(params, limits)
+        self._seed(params)
+        check.stop_strings(params.stop, limits.max_stop_strings)
 
     def check_model(self, model: str) -> None:
         """UnknownModel unless `model` is empty or the served one."""

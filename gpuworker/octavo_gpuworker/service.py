@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import sys
@@ -30,7 +31,7 @@ from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, Tran
 from octavo_gpuworker.spans import span_recorder
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
-from octavo_gpuworker.warmup import ArtifactMismatch, calibrate, check_parity
+from octavo_gpuworker.warmup import ArtifactMismatch, Calibration, calibrate, check_parity
 
 MAX_SEQS_PER_STEP = 256
 PROGRESS_LINE_S = 1.0
@@ -143,7 +144,7 @@ class Worker:
             start_transfer=self._start_transfer,
             on_end=self._ended,
         )
-        self.calibration = pb.Calibration()
+        self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
         self.transfers = Transfers(manifest.gpuworker.kvstore, pool, self.root_key, self._post)
         self._store_id = ""
@@ -183,7 +184,7 @@ class Worker:
             resident_keys=pack_keys(keys),
             model=self._host.manifest.model.name or resolve_model(self._host.manifest.model.ref).name,
             pid=os.getpid(),
-            calibration=self.calibration,
+            calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.decoder.config.vocab_size,
         )
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
 
 from octavo.errors import OctavoError
-from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.orders import AdmitOrder, Sampling
@@ -23,6 +23,16 @@ DECODE_STEPS = 5
 PREFILL_RUNS = 3
 LEAST_US = 0.1
 """A cost that noise made negative; the scheduler divides by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a step costs, in microseconds: fixed + prefill * tokens + decode * seqs + context * context tokens."""
+
+    fixed_us: float
+    prefill_token_us: float
+    decode_seq_us: float
+    context_token_us: float
 
 
 class ArtifactMismatch(OctavoError):
@@ -73,7 +83,7 @@ def check_parity(engine: Engine, prompt: Tokens[int], expected: Tokens[int]) -> 
         )
 
 
-def calibrate(engine: Engine, max_model_len: int) -> pb.Calibration:
+def calibrate(engine: Engine, max_model_len: int) -> Calibration:
     """Step time as fixed + prefill * tokens + decode * seqs + context * tokens, from medians of a few timed steps (microseconds).
 
     Each slope comes from two points that differ in one thing; a slope that noise made negative counts as least.
@@ -88,7 +98,7 @@ def calibrate(engine: Engine, max_model_len: int) -> pb.Calibration:
     decode_us = _slope(one_us, _decode_us(engine, batch, short), batch - 1)
     deep = min(CALIBRATION_CONTEXT, max_model_len, usable * size) - DECODE_STEPS - 1
     context_us = _slope(one_us, _decode_us(engine, 1, deep), deep - short, least=0.0) if deep > 2 * short else 0.0
-    return pb.Calibration(
+    return Calibration(
         fixed_us=max(1.0, one_us - decode_us - context_us * short),
         prefill_token_us=prefill_us,
         decode_seq_us=decode_us,

@@ -50,6 +50,7 @@ class Cancelled:
     gateway: int
     request_id: str
     reason: str
+    tenant: str = "default"
 
 
 @dataclass(slots=True)

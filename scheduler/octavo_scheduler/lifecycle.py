@@ -251,8 +251,10 @@ def cancel(cell: Cell, event: Cancelled) -> None:
     if gateway is None:
         return
     delivery = gateway.deliveries.get(event.request_id)
-    # another gateway's request may be cancelled through this one
-    request = cell.registry.find_live(event.request_id) if delivery is None else delivery.request
+    # another gateway's request may be cancelled through this one, another tenant's never
+    request = cell.registry.find(event.tenant, event.request_id) if delivery is None else delivery.request
+    if request is not None and request.tenant != event.tenant:
+        request = None
     if request is None or (request.outcome is not None and request.cancel is None):
         gateway.cancel_results.append((event.request_id, CancelAnswer(False)))
         cell.effects.dirty_gateways.add(event.gateway)

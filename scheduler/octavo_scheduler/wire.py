@@ -83,7 +83,8 @@ def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) ->
     if kind == "submit":
         return read_submit(message.submit, gateway, now_us)
     if kind == "cancel":
-        return events.Cancelled(now_us, gateway, message.cancel.request_id, message.cancel.reason or "client_cancel")
+        order = message.cancel
+        return events.Cancelled(now_us, gateway, order.request_id, order.reason or "client_cancel", order.tenant)
     if kind == "stop_choice":
         stop = message.stop_choice
         return events.ChoiceStopped(now_us, gateway, stop.request_id, stop.index, stop.at_len)

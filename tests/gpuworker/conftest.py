@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from octavo.step import StepBudget
+from octavo_gpuworker import reporter
 from octavo_gpuworker.engine import Engine, SequenceEnd
 from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.model.config import ModelConfig
@@ -59,6 +60,14 @@ def decoder() -> Decoder:
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     return [random.Random(f"{seed}/{i}").randrange(VOCAB) for i in range(length)]
+
+
+def alone(make_rig, tokens, sampling=GREEDY, max_new=8, seed=1, **more):
+    """What the sequence gives in an engine of its own, prefilled whole."""
+    rig = make_rig(budget=512)
+    rig.admit(1, tokens, sampling=sampling, max_new=max_new, seed=seed, **more)
+    rig.run()
+    return rig.tokens[1]
 
 
 @dataclass
@@ -146,7 +155,10 @@ class Rig:
 
 
 @pytest.fixture
-def make_rig(decoder: Decoder) -> Callable[..., Rig]:
+def make_rig(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rig]:
+    """make_rig(...) -> Rig; equal steps merge without a limit of time, so that no test depends on the machine's speed."""
+    monkeypatch.setattr(reporter, "MERGE_NS", 10**12)
+
     def make(
         *, block_tokens: int = 4, num_blocks: int = 200, budget: int = 64, max_seqs: int = 32, model: Any = None
     ) -> Rig:

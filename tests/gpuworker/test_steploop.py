@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ def test_two_thousand_sequences_leave_nothing_behind(world) -> None:
     """Everything that a sequence made is gone with it: no state grows, whatever the number of sequences."""
     import gc
 
-    def burst(first: int, count: int) -> int:
+    def burst(first: int, count: int) -> tuple[int, float]:
         for start in range(first, first + count, 10):
             world.loop.post(
                 [
@@ -189,12 +190,15 @@ def test_two_thousand_sequences_leave_nothing_behind(world) -> None:
             while ended < 10:
                 ended += len(world.reports.get(timeout=5).released)
         gc.collect()
-        return len(gc.get_objects())
+        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return len(gc.get_objects()), resident_pages * 4096 / 2**20
 
-    settled = burst(0, 200)
-    grown = burst(200, 2000) - settled
+    settled, settled_mib = burst(0, 200)
+    objects, resident_mib = burst(200, 2000)
+    grown = objects - settled
     engine = world.engine
     assert not (engine._by_seq or engine._by_slot or engine._transfers or engine.labels.resident()[0])
+    assert resident_mib - settled_mib < 8, f"{resident_mib - settled_mib:.1f} MiB more after 2,000 sequences"
     assert grown < 500, f"{grown} objects more after 2,000 sequences"
 
 

@@ -280,7 +280,8 @@ class LiveGateway:
         await self.call.write(pb.AttachGatewayRequest(submit=submit))
 
     async def cancel(self, name: str, reason: str = "client_cancel") -> None:
-        await self.call.write(pb.AttachGatewayRequest(cancel=pb.CancelOrder(request_id=name, reason=reason)))
+        order = pb.CancelOrder(request_id=name, reason=reason, tenant="default")
+        await self.call.write(pb.AttachGatewayRequest(cancel=order))
 
 
 class LiveStore:

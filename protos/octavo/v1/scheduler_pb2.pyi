@@ -117,12 +117,14 @@ class ChoiceState(_message.Message):
     def __init__(self, seed: _Optional[int] = ..., emitted_tokens: _Optional[bytes] = ..., finished: _Optional[str] = ...) -> None: ...
 
 class CancelOrder(_message.Message):
-    __slots__ = ("request_id", "reason")
+    __slots__ = ("request_id", "reason", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     reason: str
-    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class StopChoice(_message.Message):
     __slots__ = ("request_id", "index", "at_len")
