@@ -8,7 +8,7 @@ from octavo_scheduler.policy import SECOND_US, Policy
 
 from tests.scheduler.chaos import tokens_of
 from tests.scheduler.harness import Client
-from tests.scheduler.test_core import counters, done, make, run, run_until
+from tests.scheduler.scenes import counters, done, make, run, run_until
 
 # -- drain of a worker ---------------------------------------------------------------------------------------------
 
