@@ -41,22 +41,36 @@ COUNTERS = (
     "cancel_latency_us_last",
 )
 
+SWEEP_FIRST = 1024
+
 TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake"]
 
 
 class Timers:
-    """A heap of (due, what, request). Stale entries are recognised by whoever handles them."""
+    """A heap of (due, what, request). Stale entries are recognised by whoever handles them.
 
-    __slots__ = ("_heap", "_number")
+    A request that has ended long before its deadline must not live on in here, so ended ones are swept out whenever
+    the heap has doubled.
+    """
+
+    __slots__ = ("_heap", "_number", "_sweep_at")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerKind, Request | None]] = []
         self._number = 0
+        self._sweep_at = SWEEP_FIRST
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def at(self, due_us: int, kind: TimerKind, request: Request | None = None) -> None:
         """Wakes the core at `due_us`."""
         self._number += 1
         heapq.heappush(self._heap, (due_us, self._number, kind, request))
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [entry for entry in self._heap if entry[3] is None or entry[3].live]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(SWEEP_FIRST, 2 * len(self._heap))
 
     def due(self, now_us: int) -> list[tuple[TimerKind, Request | None]]:
         """Takes out what is due."""

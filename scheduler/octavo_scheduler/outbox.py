@@ -66,8 +66,10 @@ def collect(cell: Cell, gateway: Gateway, max_tokens: int = MAX_TOKENS_PER_MESSA
     """The next message's updates, about `max_tokens` tokens at most; advances the cursors. Empty: nothing is owed."""
     updates: list[Update] = []
     left = max_tokens
-    while gateway.dirty and left > 0:
-        delivery = next(iter(gateway.dirty))
+    # a snapshot: taking the first key of a dict again and again, and deleting it, is quadratic
+    for delivery in list(gateway.dirty):
+        if left <= 0:
+            break
         update = Update(delivery.label)
         left = _fill(delivery, update, left)
         if left > 0 or delivery.finished_sent:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 
 from octavo_scheduler.request import Request
+
+ITERATION_CHUNK = 16
 
 SortKey = tuple[int, int, int, int]
 Order = Callable[[Request], SortKey]
@@ -39,8 +41,14 @@ class WaitingQueue:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
-        """A snapshot in order: admitting while iterating is safe."""
-        return iter([request for _, request in self._entries])
+        """In order; adding and removing while iterating is safe. Looking at the head does not touch the rest."""
+        at = 0
+        while at < len(self._entries):
+            chunk = self._entries[at : at + ITERATION_CHUNK]
+            for _key, request in chunk:
+                if request.queued:
+                    yield request
+            at = bisect_right(self._entries, chunk[-1][0], key=lambda entry: entry[0])
 
     def push(self, request: Request) -> None:
         """Adds a request that is not in the queue; a preempted one finds its old place by its arrival."""

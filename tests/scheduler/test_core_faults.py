@@ -132,3 +132,23 @@ def test_keys_that_do_not_fit_the_prompt_are_not_trusted() -> None:
     simulation.feed(event)
     done(simulation, bad)
     assert bad.cached_tokens == 0
+
+
+# -- a pool that is far too small for what was admitted ------------------------------------------------------------
+
+
+def test_sixteen_growing_requests_in_a_pool_for_four_never_stall_nor_thrash() -> None:
+    policy = Policy(default_output_tokens=1)  # nothing is reserved for growth: the worst prediction there is
+    simulation, gateway = make(policy, store=True, num_blocks=33, max_seqs=16)
+    clients = [simulation.submit(gateway, [number, 1, 2, 3, 4, 5], 90) for number in range(16)]
+    stalled = longest = 0
+    before = 0
+    while not all(client.outcome for client in clients):
+        run(simulation)
+        tokens = sum(len(client.got[0]) for client in clients)
+        stalled = 0 if tokens > before else stalled + 1
+        longest, before = max(longest, stalled), tokens
+        assert stalled < 50, "50 boundaries without a token"
+    done(simulation, *clients)
+    preempted = [client.times.preemptions for client in clients]  # type: ignore[attr-defined]
+    assert 0 < max(preempted) <= 4, (preempted, longest)
