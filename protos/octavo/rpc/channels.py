@@ -15,7 +15,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_pings_without_data", 0),
     # a restarted peer is found within a second, not after the default backoff of minutes
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # in fact how long one attempt may take: a busy peer answers late
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 
