@@ -97,6 +97,14 @@ def unknown_in(words: list[str]) -> list[str]:
         return [f"make {word}" for word in rest if "=" not in word and word not in make_targets()]
     if tool.endswith(("python", "python3")) and rest[0] == "-m":
         return [] if "<" in rest[1] or importlib.util.find_spec(rest[1]) else [f"module {rest[1]}"]
+    if tool.endswith(("python", "python3")):  # a script and its flags
+        script = ROOT / rest[0]
+        text = script.read_text(encoding="utf-8") if script.is_file() else ""
+        return [
+            word
+            for word in rest
+            if (word.startswith("-") and f'"{word}"' not in text) or (word == rest[0] and not text)
+        ]
     if tool == "docker":
         services = re.findall(r"^  ([a-z-]+):$", (ROOT / "docker-compose.yml").read_text(), re.M)
         scaled = [word.split("=")[0] for word in rest if "=" in word]
