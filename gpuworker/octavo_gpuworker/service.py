@@ -130,6 +130,7 @@ class Worker:
         self.pool = pool
         self.max_model_len = model_len(manifest, decoder, pool)
         self.worker_id = manifest.gpuworker.worker_id or f"{socket.gethostname()}-{os.getpid()}"
+        self._model_name = manifest.model.name or resolve_model(manifest.model.ref).name
         self._loop = asyncio.get_running_loop()
         layout = f"{pool.block_tokens} {pool.dtype} {tuple(pool.tensor.shape[1:])}".encode()
         self.root_key = blake3(decoder.fingerprint + layout).digest()
@@ -182,7 +183,7 @@ class Worker:
             store_id=self._store_id,
             resident_blocks=pack_u32(blocks),
             resident_keys=pack_keys(keys),
-            model=self._host.manifest.model.name or resolve_model(self._host.manifest.model.ref).name,
+            model=self._model_name,
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.decoder.config.vocab_size,

@@ -149,16 +149,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 driver.feed(event)
 
     async def _write_gateway(self, context: Context, connection: GatewayConnection) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await connection.wake.wait()
-            except TimeoutError:
-                await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat()))
-                continue
-            if connection.closed.is_set():
-                return
-            connection.wake.clear()
+        heartbeat = pb.AttachGatewayResponse(heartbeat=pb.Heartbeat())
+        while await self._woken(context, connection, heartbeat):
             if connection.welcome_due:
                 connection.welcome_due = False
                 await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
@@ -217,21 +209,27 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 driver.feed(event)
 
     async def _write_store(self, context: Context, connection: StoreConnection) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await connection.wake.wait()
-            except TimeoutError:
-                await self._write(context, pb.AttachStoreResponse(heartbeat=pb.Heartbeat()))
-                continue
-            if connection.closed.is_set():
-                return
-            connection.wake.clear()
+        heartbeat = pb.AttachStoreResponse(heartbeat=pb.Heartbeat())
+        while await self._woken(context, connection, heartbeat):
             if connection.inventory_due:
                 connection.inventory_due = False
                 await self._write(context, pb.AttachStoreResponse(inventory_request=pb.InventoryRequest()))
 
     # -- streams ---------------------------------------------------------------------------------------------------
+
+    async def _woken(self, context: Context, connection: Connection, heartbeat: Any) -> bool:
+        """Waits until there is something to write, with heartbeats meanwhile; False once the connection is closed."""
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await connection.wake.wait()
+            except TimeoutError:
+                await self._write(context, heartbeat)
+                continue
+            if connection.closed.is_set():
+                return False
+            connection.wake.clear()
+            return True
 
     async def _first(self, context: Context, kind: str) -> Any:
         message = await context.read()
