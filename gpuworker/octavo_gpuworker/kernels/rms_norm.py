@@ -1,0 +1,17 @@
+"""rms_norm, and rms_norm of a residual sum (Zhang and Sennrich, arXiv 1910.07467)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def rms_norm_torch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [..., d], weight [d] -> x / sqrt(mean(x^2) + eps) * weight in x's dtype; the mean is taken in float32."""
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def add_rms_norm_torch(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x, residual [T, d] -> (rms_norm(x + residual), x + residual). `residual` is overwritten with the sum."""
+    residual.add_(x)
+    return F.rms_norm(residual, weight.shape, weight, eps), residual

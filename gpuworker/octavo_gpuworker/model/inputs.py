@@ -1,0 +1,27 @@
+"""StepInputs: what one forward pass computes. Every tensor on the decoder's device; no padding anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """One mixed batch of S sequences with T new tokens in all, sequence after sequence."""
+
+    token_ids: Tensor
+    """[T] int64."""
+    positions: Tensor
+    """[T] int64."""
+    slot_mapping: Tensor
+    """[T] int64: block_id * block_tokens + offset where each new token's KV goes; a slot of block 0 for "no block"."""
+    query_start: Tensor
+    """[S + 1] int32: cumulative count of new tokens."""
+    context_len: Tensor
+    """[S] int32: KV length after this step, earlier tokens included."""
+    block_tables: Tensor
+    """[S, max_blocks] int32: a row covers positions [0, context_len); what lies beyond is not read."""
+    sample_rows: Tensor
+    """[R] int64: rows of token_ids whose logits are wanted."""

@@ -1,0 +1,101 @@
+"""load_model: from model files to a decoder that is ready to run, or one line that says why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from blake3 import blake3
+from octavo.artifacts import BadArtifact, ModelFiles, read_gguf_metadata, read_json, tokenizer_hash, weights_hash
+
+from octavo_gpuworker.kernels import select_kernels
+from octavo_gpuworker.model.config import ModelConfig, config_from_hf
+from octavo_gpuworker.model.decoder import Decoder
+from octavo_gpuworker.model.gguf_source import GgufSource, config_from_gguf
+from octavo_gpuworker.model.safetensors_source import SafetensorsSource
+from octavo_gpuworker.model.weights import Weights, load_weights
+
+DTYPES: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
+KV_LAYOUT: Final = "block-major/v1"
+"""Order of KvPool.tensor's axes; a new order is a new name, so old blocks are never read as new ones."""
+
+
+def load_model(
+    files: ModelFiles,
+    *,
+    dtype: str = "bfloat16",
+    kv_dtype: str = "auto",
+    device: str = "cpu",
+    kernels: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+) -> Decoder:
+    """Loads weights in `dtype` ("auto": see `auto_dtype`); `kv_dtype` "auto" is the same. `progress(done, total)` counts tensors.
+
+    BadArtifact, one line: truncated or damaged file, wrong architecture, unknown quantization, missing or misshapen tensor.
+    ValueError: `dtype`, `kv_dtype` or `kernels` is unknown or cannot be used on `device`.
+    """
+    target = torch.device(device)
+    compute = auto_dtype(target) if dtype == "auto" else _dtype("dtype", dtype)
+    kv = compute if kv_dtype == "auto" else _dtype("kv_dtype", kv_dtype)
+    table = select_kernels(target, kernels)
+    config, weights = _read(files, compute, target, progress)
+    return Decoder(config, weights, table, kv_dtype=kv, fingerprint=_fingerprint(files, config, compute, kv))
+
+
+def load_config(files: ModelFiles) -> ModelConfig:
+    """The config alone, without reading a weight. BadArtifact as in `load_model`."""
+    if files.kind == "gguf":
+        return config_from_gguf(read_gguf_metadata(files.path))
+    config = config_from_hf(read_json(files.config_json), str(files.config_json))
+    generation = files.path / "generation_config.json"
+    stops = read_json(generation).get("eos_token_id") if generation.is_file() else None
+    extra = stops if isinstance(stops, list) else [] if stops is None else [stops]
+    return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *extra))))
+
+
+def auto_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 on a GPU and on CPUs with bf16 dot products (3 to 4 times float32 there), float32 elsewhere.
+
+    Decided by what the machine can do, not by timing: equal machines must agree, since the dtype is part of the fingerprint.
+    """
+    if device.type != "cpu" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        return torch.bfloat16
+    return torch.float32
+
+
+def _dtype(field: str, name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ValueError(f"{field} is {name!r}; expected auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _read(
+    files: ModelFiles, dtype: torch.dtype, device: torch.device, progress: Callable[[int, int], None] | None
+) -> tuple[ModelConfig, Weights]:
+    config = load_config(files)
+    if files.kind == "gguf":
+        return config, load_weights(GgufSource(read_gguf_metadata(files.path), config), config, dtype, device, progress)
+    source = SafetensorsSource(files)
+    try:
+        return config, load_weights(source, config, dtype, device, progress)
+    finally:
+        source.close()
+
+
+def _fingerprint(files: ModelFiles, config: ModelConfig, compute: torch.dtype, kv: torch.dtype) -> bytes:
+    """blake3 over whatever decides KV bytes (design section 4): not the block size, which the caller mixes in."""
+    parts = {
+        "weights": weights_hash(files),  # covers the quantization, which is in the tensor directory
+        "tokenizer": tokenizer_hash(files),
+        "config": repr(config),
+        "compute": str(compute),
+        "kv": str(kv),
+        "layout": KV_LAYOUT,
+        "shards": "1",
+    }
+    return blake3("".join(f"{key}={value}\n" for key, value in parts.items()).encode()).digest()
+
+
+__all__ = ["BadArtifact", "auto_dtype", "load_config", "load_model"]

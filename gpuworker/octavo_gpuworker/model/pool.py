@@ -1,0 +1,85 @@
+"""KvPool: the paged KV memory of one worker. The scheduler owns the blocks; this holds their bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo_gpuworker.model.config import ModelConfig
+
+NULL_BLOCK = 0
+"""Takes KV writes that have no granted block; never allocated, never read as context."""
+
+
+class KvPool:
+    """`tensor` is [num_blocks, layers, 2 (key, value), kv_heads, block_tokens, head_dim], contiguous.
+
+    Block-major: all layers of a block lie together, so moving a block to another tier is one copy of `block_bytes`.
+    Starts zeroed, so a masked position never reads a NaN.
+    """
+
+    __slots__ = ("_bytes", "block_bytes", "block_tokens", "device", "dtype", "num_blocks", "tensor")
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype = torch.bfloat16,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """ValueError when there is no block beside the null block, or a block would hold no token."""
+        if num_blocks < 2:
+            raise ValueError(f"num_blocks is {num_blocks}; at least 2 are needed, block 0 is never allocated")
+        if block_tokens < 1:
+            raise ValueError(f"block_tokens is {block_tokens}, expected a positive integer (8, 16 or 32)")
+        shape = (num_blocks, config.layers, 2, config.kv_heads, block_tokens, config.head_dim)
+        self.tensor: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        self.dtype = dtype
+        self.device = self.tensor.device
+        self.block_bytes = block_bytes(config, block_tokens, dtype)
+        flat = self.tensor.view(num_blocks, -1).view(torch.uint8)
+        self._bytes = flat.numpy() if self.device.type == "cpu" else None
+
+    def read_block(self, block_id: int) -> bytes:
+        """A copy of the block's bytes, `block_bytes` long. IndexError for an id outside the pool."""
+        self._check(block_id)
+        mapped = self._bytes
+        raw = mapped[block_id] if mapped is not None else self.tensor[block_id].reshape(-1).view(torch.uint8).cpu().numpy()
+        return bytes(raw.data)
+
+    def write_block(self, block_id: int, payload: bytes | memoryview) -> None:
+        """Replaces the block's bytes. IndexError for the null block or an id outside the pool; ValueError for a wrong length."""
+        self._check(block_id)
+        self._refuse_null(block_id)
+        if len(payload) != self.block_bytes:
+            raise ValueError(f"KV payload has {len(payload)} bytes, a block of this pool has {self.block_bytes}")
+        source = np.frombuffer(payload, dtype=np.uint8)
+        if self._bytes is not None:
+            self._bytes[block_id] = source
+            return
+        block = self.tensor[block_id].reshape(-1).view(torch.uint8)
+        block.copy_(torch.from_numpy(source.copy()))
+
+    def copy_block(self, src: int, dst: int) -> None:
+        """Copies block `src` over block `dst`, as copy-on-write does. IndexError as above."""
+        self._check(src)
+        self._check(dst)
+        self._refuse_null(dst)
+        self.tensor[dst].copy_(self.tensor[src])
+
+    def _check(self, block_id: int) -> None:
+        if not 0 <= block_id < self.num_blocks:
+            raise IndexError(f"block {block_id} is outside the pool of {self.num_blocks} blocks")
+
+    def _refuse_null(self, block_id: int) -> None:
+        if block_id == NULL_BLOCK:
+            raise IndexError("block 0 is the null block; it is never written as a whole")
+
+
+def block_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
+    """Bytes of one block of all layers (SmolLM2, 16 tokens, bf16: 368,640); for sizing a pool before it exists."""
+    return config.layers * 2 * config.kv_heads * block_tokens * config.head_dim * dtype.itemsize
