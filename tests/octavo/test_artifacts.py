@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-
 from octavo.artifacts import (
     BadArtifact,
     chat_template,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from octavo.gguf_header import BadArtifact, read_gguf_metadata
 
 

@@ -29,7 +29,7 @@ class KvWrite:
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x [T, H, D] -> rotated [T, H, D] float32; halves are the pairs (GPT-NeoX order, as Hugging Face stores weights)."""
-    halves = x.float().view(*x.shape[:-1], 2, -1)
+    halves = x.float().view(*x.shape[:-1], 2, cos.shape[-1])
     return torch.addcmul(halves * cos, halves.flip(-2), sin).flatten(-2)
 
 

@@ -52,21 +52,16 @@ class ModelConfig:
     bos_token_id: int | None = None
 
     def __post_init__(self) -> None:
+        # ValueError: whoever read the numbers says which file they came from.
         for name in ("layers", "d_model", "q_heads", "kv_heads", "head_dim", "ffn", "vocab_size", "max_position"):
             if getattr(self, name) < 1:
-                raise BadArtifact(
-                    f"model config: {name} is {getattr(self, name)}, expected a positive integer; convert the model again"
-                )
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive integer")
         if self.q_heads % self.kv_heads:
-            raise BadArtifact(
-                f"model config: {self.q_heads} query heads are no multiple of {self.kv_heads} KV heads; convert the model again"
-            )
+            raise ValueError(f"{self.q_heads} query heads are no multiple of {self.kv_heads} KV heads")
         if self.head_dim % 2:
-            raise BadArtifact(f"model config: head_dim {self.head_dim} is odd, rotary embedding needs an even one")
+            raise ValueError(f"head_dim {self.head_dim} is odd, rotary embedding needs an even one")
         if self.sliding_window is not None and self.sliding_window < 1:
-            raise BadArtifact(
-                f"model config: sliding_window is {self.sliding_window}, expected a positive integer or none"
-            )
+            raise ValueError(f"sliding_window is {self.sliding_window}, expected a positive integer or none")
 
     @property
     def group(self) -> int:
@@ -140,7 +135,7 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
     except BadArtifact:
         raise
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise BadArtifact(f"{where}: a wrong type or value ({error}); copy the model folder again") from error
+        raise BadArtifact(f"{where}: a wrong value or type ({error}); copy the model folder again") from error
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -154,27 +154,32 @@ def config_from_gguf(header: GgufFile) -> ModelConfig:
     eos = header.get("tokenizer.ggml.eos_token_id")
     eot = header.get("tokenizer.ggml.eot_token_id")
     bos = header.get("tokenizer.ggml.bos_token_id")
-    return ModelConfig(
-        architecture=architecture,
-        layers=header.integer(key("block_count")),
-        d_model=d_model,
-        q_heads=heads,
-        kv_heads=header.integer(key("attention.head_count_kv"), heads),
-        head_dim=head_dim,
-        ffn=header.integer(key("feed_forward_length")),
-        vocab_size=embedding[0],
-        max_position=header.integer(key("context_length")),
-        norm_eps=header.number(key("attention.layer_norm_rms_epsilon")),
-        rope_theta=header.number(key("rope.freq_base"), 10000.0),
-        rope_scaling=_rope_scaling(header, architecture),
-        tied_embeddings="output.weight" not in shapes,
-        qkv_bias="blk.0.attn_q.bias" in shapes,
-        o_bias="blk.0.attn_output.bias" in shapes,
-        qk_norm="blk.0.attn_q_norm.weight" in shapes,
-        sliding_window=window or None,
-        eos_token_ids=tuple(dict.fromkeys(value for value in (eos, eot) if isinstance(value, int))),
-        bos_token_id=bos if isinstance(bos, int) else None,
-    )
+    try:
+        return ModelConfig(
+            architecture=architecture,
+            layers=header.integer(key("block_count")),
+            d_model=d_model,
+            q_heads=heads,
+            kv_heads=header.integer(key("attention.head_count_kv"), heads),
+            head_dim=head_dim,
+            ffn=header.integer(key("feed_forward_length")),
+            vocab_size=embedding[0],
+            max_position=header.integer(key("context_length")),
+            norm_eps=header.number(key("attention.layer_norm_rms_epsilon")),
+            rope_theta=header.number(key("rope.freq_base"), 10000.0),
+            rope_scaling=_rope_scaling(header, architecture),
+            tied_embeddings="output.weight" not in shapes,
+            qkv_bias="blk.0.attn_q.bias" in shapes,
+            o_bias="blk.0.attn_output.bias" in shapes,
+            qk_norm="blk.0.attn_q_norm.weight" in shapes,
+            sliding_window=window or None,
+            eos_token_ids=tuple(dict.fromkeys(value for value in (eos, eot) if isinstance(value, int))),
+            bos_token_id=bos if isinstance(bos, int) else None,
+        )
+    except BadArtifact:
+        raise
+    except ValueError as error:
+        raise BadArtifact(f"{where}: {error}; convert the model again") from error
 
 
 def _rope_scaling(header: GgufFile, architecture: str) -> RopeScaling | None:

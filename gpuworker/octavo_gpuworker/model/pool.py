@@ -48,7 +48,11 @@ class KvPool:
         """A copy of the block's bytes, `block_bytes` long. IndexError for an id outside the pool."""
         self._check(block_id)
         mapped = self._bytes
-        raw = mapped[block_id] if mapped is not None else self.tensor[block_id].reshape(-1).view(torch.uint8).cpu().numpy()
+        raw = (
+            mapped[block_id]
+            if mapped is not None
+            else self.tensor[block_id].reshape(-1).view(torch.uint8).cpu().numpy()
+        )
         return bytes(raw.data)
 
     def write_block(self, block_id: int, payload: bytes | memoryview) -> None:

@@ -17,6 +17,10 @@ LOADER_THREADS: Final = 4
 """Dequantizing releases the GIL; more threads than this wait for memory."""
 
 
+MAX_MISSING: Final = 1000
+"""A config that asks for more absent tensors than this is damaged; stop counting them."""
+
+
 class TensorSource(Protocol):
     """Named tensors of one checkpoint, in Hugging Face's names and row order whatever the file's own are."""
 
@@ -77,26 +81,33 @@ class _Planner:
         self.fills: list[_Fill] = []
         self.missing: list[str] = []
 
-    def tensor(self, shape: tuple[int, ...], *names: str) -> Tensor:
-        """A tensor of `shape` whose leading rows are filled by `names` one after the other."""
-        whole = torch.empty(shape, dtype=self.dtype, device=self.device)
-        row = 0
-        for name in names:
-            found = self.source.shape(name)
+    def matrix(self, columns: int, *parts: tuple[str, int]) -> Tensor:
+        """[sum of rows, columns], filled by `parts` = (name, rows) one after the other."""
+        return self._tensor(parts, (columns,))
+
+    def vector(self, *parts: tuple[str, int]) -> Tensor:
+        """[sum of lengths], filled by `parts` = (name, length) one after the other."""
+        return self._tensor(parts, ())
+
+    def _tensor(self, parts: tuple[tuple[str, int], ...], columns: tuple[int, ...]) -> Tensor:
+        for name, rows in parts:
+            found, expected = self.source.shape(name), (rows, *columns)
             if found is None:
                 self.missing.append(self.source.file_name(name))
-                continue
-            expected = (found[0] if found and len(names) > 1 else shape[0], *shape[1:])
-            if found != expected or row + found[0] > shape[0]:
+                if len(self.missing) > MAX_MISSING:
+                    self.check()
+            elif found != expected:
                 raise BadArtifact(
-                    f"{self.source.where}: tensor {self.source.file_name(name)} has shape {list(found)}, the config asks for {list(expected)}; convert the model again"
+                    f"{self.source.where}: tensor {self.source.file_name(name)} has shape {list(found)}, "
+                    f"the config asks for {list(expected)}; convert the model again"
                 )
-            self.fills.append(_Fill(name, whole[row : row + found[0]]))
-            row += found[0]
-        if not self.missing and row != shape[0]:
-            raise BadArtifact(
-                f"{self.source.where}: {' + '.join(map(self.source.file_name, names))} have {row} rows, the config asks for {shape[0]}; convert the model again"
-            )
+        if self.missing:  # refused by check(); a damaged config may ask for any size, so nothing is allocated
+            return torch.empty(0)
+        whole = torch.empty((sum(rows for _, rows in parts), *columns), dtype=self.dtype, device=self.device)
+        row = 0
+        for name, rows in parts:
+            self.fills.append(_Fill(name, whole[row : row + rows]))
+            row += rows
         return whole
 
     def check(self) -> None:
@@ -119,11 +130,11 @@ def load_weights(
     BadArtifact: a tensor is missing, has another shape than the config says, or cannot be read.
     """
     planner = _Planner(source, dtype, device)
-    embedding = planner.tensor((config.vocab_size, config.d_model), "model.embed_tokens.weight")
+    vocab, width = config.vocab_size, config.d_model
+    embedding = planner.matrix(width, ("model.embed_tokens.weight", vocab))
     layers = [_plan_layer(planner, config, index) for index in range(config.layers)]
-    norm = planner.tensor((config.d_model,), "model.norm.weight")
-    tied = config.tied_embeddings
-    head = embedding if tied else planner.tensor((config.vocab_size, config.d_model), "lm_head.weight")
+    norm = planner.vector(("model.norm.weight", width))
+    head = embedding if config.tied_embeddings else planner.matrix(width, ("lm_head.weight", vocab))
     planner.check()
     total = len(planner.fills)
     with ThreadPoolExecutor(LOADER_THREADS) as threads:
@@ -134,23 +145,20 @@ def load_weights(
 
 
 def _plan_layer(planner: _Planner, config: ModelConfig, index: int) -> LayerWeights:
-    prefix = f"model.layers.{index}."
-    width = config.q_heads * config.head_dim
-    projections = [f"{prefix}self_attn.{name}_proj" for name in "qkv"]
-    per_head = (config.head_dim,)
+    layer = f"model.layers.{index}."
+    attention, mlp = f"{layer}self_attn.", f"{layer}mlp."
+    width, q_rows, kv_rows = config.d_model, config.q_heads * config.head_dim, config.kv_heads * config.head_dim
+    qkv = [("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows)]
+    matrix, vector = planner.matrix, planner.vector
     return LayerWeights(
-        attn_norm=planner.tensor((config.d_model,), f"{prefix}input_layernorm.weight"),
-        qkv=planner.tensor((config.qkv_rows, config.d_model), *(f"{name}.weight" for name in projections)),
-        qkv_bias=planner.tensor((config.qkv_rows,), *(f"{name}.bias" for name in projections))
-        if config.qkv_bias
-        else None,
-        q_norm=planner.tensor(per_head, f"{prefix}self_attn.q_norm.weight") if config.qk_norm else None,
-        k_norm=planner.tensor(per_head, f"{prefix}self_attn.k_norm.weight") if config.qk_norm else None,
-        o=planner.tensor((config.d_model, width), f"{prefix}self_attn.o_proj.weight"),
-        o_bias=planner.tensor((config.d_model,), f"{prefix}self_attn.o_proj.bias") if config.o_bias else None,
-        mlp_norm=planner.tensor((config.d_model,), f"{prefix}post_attention_layernorm.weight"),
-        gate_up=planner.tensor(
-            (2 * config.ffn, config.d_model), f"{prefix}mlp.gate_proj.weight", f"{prefix}mlp.up_proj.weight"
-        ),
-        down=planner.tensor((config.d_model, config.ffn), f"{prefix}mlp.down_proj.weight"),
+        attn_norm=vector((f"{layer}input_layernorm.weight", width)),
+        qkv=matrix(width, *((f"{attention}{name}.weight", rows) for name, rows in qkv)),
+        qkv_bias=vector(*((f"{attention}{name}.bias", rows) for name, rows in qkv)) if config.qkv_bias else None,
+        q_norm=vector((f"{attention}q_norm.weight", config.head_dim)) if config.qk_norm else None,
+        k_norm=vector((f"{attention}k_norm.weight", config.head_dim)) if config.qk_norm else None,
+        o=matrix(q_rows, (f"{attention}o_proj.weight", width)),
+        o_bias=vector((f"{attention}o_proj.bias", width)) if config.o_bias else None,
+        mlp_norm=vector((f"{layer}post_attention_layernorm.weight", width)),
+        gate_up=matrix(width, (f"{mlp}gate_proj.weight", config.ffn), (f"{mlp}up_proj.weight", config.ffn)),
+        down=matrix(config.ffn, (f"{mlp}down_proj.weight", width)),
     )

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
 from octavo.artifacts import ModelFiles, resolve_model
 from octavo_gpuworker.model.decoder import Decoder, StepInputs
 from octavo_gpuworker.model.pool import KvPool
+from torch import Tensor
 
 VOCAB = 211
 SIZES = {

@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-
 from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.model.load import load_model
 

@@ -7,7 +7,6 @@ import struct
 import gguf
 import pytest
 import torch
-
 from octavo.artifacts import BadArtifact, resolve_model
 from octavo_gpuworker.model.gguf_source import gguf_name
 from octavo_gpuworker.model.load import load_config, load_model
@@ -66,7 +65,9 @@ def _rewrite_with_tensor(path, writer, name, array) -> None:
     reader = gguf.GGUFReader(path)
     for field in reader.fields.values():
         if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+            writer.add_key_value(
+                field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None
+            )
     writer.add_tensor(name, array)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data)
@@ -96,7 +97,7 @@ def test_quantized_equals_its_own_dequantized_values(quant, write_gguf, make_run
     path = write_gguf(model, "llama", quant)
     kind = gguf.GGMLQuantizationType[quant]
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for _name, parameter in model.named_parameters():
             if parameter.dim() == 2:
                 rounded = gguf.quants.dequantize(gguf.quants.quantize(parameter.numpy(), kind), kind)
                 parameter.copy_(torch.from_numpy(rounded))
@@ -113,7 +114,9 @@ def test_k_quants_load(write_gguf) -> None:
         reader = gguf.GGUFReader(path)
         for field in reader.fields.values():
             if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-                writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+                writer.add_key_value(
+                    field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None
+                )
         block, size = gguf.GGML_QUANT_SIZES[kind]
         for tensor in reader.tensors:
             if tensor.data.ndim == 2:
@@ -205,11 +208,15 @@ def test_unsupported_architecture_is_refused(write_gguf) -> None:
 
 
 def test_missing_tensor_is_refused(write_gguf) -> None:
-    assert "tensor blk.1.ffn_down.weight missing" in refusal(write_gguf(hf_model("Llama"), "llama", drop="blk.1.ffn_down.weight"))
+    assert "tensor blk.1.ffn_down.weight missing" in refusal(
+        write_gguf(hf_model("Llama"), "llama", drop="blk.1.ffn_down.weight")
+    )
 
 
 def test_tensor_of_another_shape_is_refused(write_gguf) -> None:
-    message = refusal(write_gguf(hf_model("Llama"), "llama", extra={"llama.feed_forward_length": 64}, name="shape.gguf"))
+    message = refusal(
+        write_gguf(hf_model("Llama"), "llama", extra={"llama.feed_forward_length": 64}, name="shape.gguf")
+    )
     assert "shape" in message
 
 

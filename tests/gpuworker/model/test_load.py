@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-
 from octavo.artifacts import BadArtifact, resolve_model
 from octavo_gpuworker.model.load import auto_dtype, load_config, load_model
 
@@ -120,11 +119,13 @@ def test_a_header_that_lies_is_refused(save_hf) -> None:
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor is missing"),
         ({"num_hidden_layers": 4}, "model.layers.3.input_layernorm.weight and 8 more missing"),
-        ({"intermediate_size": 64}, "mlp.gate_proj.weight has shape [96, 64], the config asks for"),
+        ({"intermediate_size": 64}, "mlp.gate_proj.weight has shape [96, 64], the config asks for [64, 64]"),
+        ({"num_hidden_layers": 10**9}, "and 1000 more missing"),
+        ({"num_key_value_heads": 4}, "self_attn.k_proj.weight has shape [32, 64], the config asks for [64, 64]"),
         ({"vocab_size": 200}, "model.embed_tokens.weight has shape [211, 64]"),
         ({"num_attention_heads": 3}, "3 query heads are no multiple of 2 KV heads"),
-        ({"hidden_size": "many"}, "wrong type or value"),
-        ({"num_attention_heads": 0}, "wrong type or value"),
+        ({"hidden_size": "many"}, "config.json: a wrong value or type"),
+        ({"num_attention_heads": 0}, "q_heads is 0, expected a positive integer"),
     ],
 )
 def test_configs_that_are_refused(change, words, save_hf) -> None:

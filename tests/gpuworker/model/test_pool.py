@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.pool import KvPool, block_bytes
 
