@@ -76,11 +76,8 @@ def attend_range(
                 visible = visible & (keys[None, :] > row_position[:, None] - window)
             scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, 1))
-        if MASKED:
-            # A row that has seen no key yet keeps -inf; subtracting 0 in its stead keeps NaN out.
-            reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-        else:
-            reference = new_max
+        # A row that has seen no key yet keeps -inf; subtracting 0 in its stead keeps NaN out.
+        reference = tl.where(new_max == float("-inf"), 0.0, new_max) if MASKED else new_max
         weights = tl.exp2(scores - reference[:, None])
         decay = tl.exp2(row_max - reference)
         row_sum = row_sum * decay + tl.sum(weights, 1)

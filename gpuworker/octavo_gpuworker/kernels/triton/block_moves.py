@@ -44,7 +44,9 @@ def as_words(blocks: Tensor) -> Tensor:
     return row.view(torch.int64)
 
 
-def move_launch(target: Tensor, source: Tensor, target_ids: Tensor | None, source_ids: Tensor | None, count: int) -> Launch:
+def move_launch(
+    target: Tensor, source: Tensor, target_ids: Tensor | None, source_ids: Tensor | None, count: int
+) -> Launch:
     """`count` rows of words [.., words] int64; an id list of None counts 0, 1, 2, ..."""
     words = source.shape[1]
     return Launch(

@@ -50,7 +50,9 @@ def linear_kernel(
     for base in range(0, depth, TILE_K):
         deep = base + k < depth
         a = tl.load(x_rows[:, None] + (base + k)[None, :], mask=(row < rows)[:, None] & deep[None, :], other=0.0)
-        b = tl.load(weight_rows[None, :] + (base + k)[:, None], mask=(column < columns)[None, :] & deep[:, None], other=0.0)
+        b = tl.load(
+            weight_rows[None, :] + (base + k)[:, None], mask=(column < columns)[None, :] & deep[:, None], other=0.0
+        )
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     if BIAS:
         acc += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]

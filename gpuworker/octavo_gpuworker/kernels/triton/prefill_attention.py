@@ -87,7 +87,7 @@ def paged_prefill_kernel(
     acc = tl.zeros([TILE_M, HEAD_DIM], dtype=tl.float32)
     row_max = tl.full([TILE_M], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([TILE_M], dtype=tl.float32)
-    table = block_tables + seq.to(tl.int64) * stride_table
+    table = block_tables + tl.cast(seq, tl.int64) * stride_table
     kv += head * stride_head
     if QUANTIZED:
         scales += head * stride_scale_head

@@ -1,0 +1,64 @@
+"""KernelNeeds: what a decoder asks of its kernels; implementations answer with a reason where they cannot give it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from octavo_gpuworker.model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNeeds:
+    """Device, dtypes and shapes of one decoder. The defaults are what every implementation takes."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    """Weights and activations."""
+    kv_dtype: torch.dtype = torch.float32
+    """The cache; int8 and float8_e4m3fn stand for a cache with float32 scales per token and head."""
+    head_dim: int = 64
+    q_heads: int = 8
+    kv_heads: int = 8
+    block_tokens: int = 16
+    d_model: int = 512
+    ffn: int = 2048
+    soft_cap: float = 0.0
+    """Of attention scores; 0: none."""
+    explicit: bool = False
+    """Triton was asked for by name, so its interpreter and rows that give way to others count too."""
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.q_heads // self.kv_heads
+
+    @property
+    def quantized(self) -> bool:
+        """The cache has scales."""
+        return self.kv_dtype.itemsize == 1
+
+
+def needs_of(
+    config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    block_tokens: int,
+) -> KernelNeeds:
+    """What a decoder of `config` asks for."""
+    return KernelNeeds(
+        device,
+        dtype,
+        kv_dtype,
+        config.head_dim,
+        config.q_heads,
+        config.kv_heads,
+        block_tokens,
+        config.d_model,
+        config.ffn,
+    )
