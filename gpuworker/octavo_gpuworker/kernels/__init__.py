@@ -31,7 +31,7 @@ OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
     "linear": (
         _triton(
             "linear:linear_triton",
-            requirements.dtype,
+            requirements.projection,
             gives_way="cuBLAS through torch until bench/gpu.py measures it slower",
         ),
         Implementation("torch", linear_torch),
@@ -53,11 +53,11 @@ OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
         Implementation("torch", paged_attention_torch),
     ),
     "silu_mul": (
-        _triton("activation:silu_mul_triton", requirements.dtype),
+        _triton("activation:silu_mul_triton", requirements.feed_forward),
         Implementation("torch", silu_mul_torch),
     ),
     "gelu_mul": (
-        _triton("activation:gelu_mul_triton", requirements.dtype),
+        _triton("activation:gelu_mul_triton", requirements.feed_forward),
         Implementation("torch", gelu_mul_torch),
     ),
     "soft_cap": (

@@ -39,18 +39,18 @@ class Tile:
 
 
 def prefill_tile(head_dim: int, dtype: torch.dtype) -> Tile:
-    """float32 multiplies without tensor cores and holds tiles twice as large: a quarter of the size."""
+    """float32 multiplies without tensor cores and keeps whole operand rows in registers: small tiles, or they spill."""
     if dtype == torch.float32:
-        return Tile(32, 32, 4, 1)
-    return Tile(128, 64, 4 if head_dim <= 64 else 8, 5)
+        return Tile(16, 16, 4, 1) if head_dim > 64 else Tile(32, 16, 4, 1)
+    return Tile(128, 64, 8, 5)
 
 
 def decode_tile(rows: int, head_dim: int, dtype: torch.dtype) -> Tile:
     """`rows` = group * new tokens, at most DECODE_ROWS; 16 is the least a tensor core takes."""
     height = max(16, power_of_two_at_least(rows))
     if dtype == torch.float32:
-        return Tile(height, 32, 4, 1)
-    return Tile(height, 64, 4, 5)
+        return Tile(height, 16, 4 if height * head_dim <= 32 * 64 else 8, 1)
+    return Tile(height, 64, 8 if height * head_dim > 32 * 128 else 4, 5)
 
 
 def attention_launches(

@@ -1,6 +1,6 @@
 """Whole blocks between the pool and a contiguous staging buffer, and from block to block (tiers, handoff, copy-on-write).
 
-A block is `words` 8-byte words whatever the cache's dtype is: moving it changes no bit.
+A block is `words` 8-byte words, an even number, whatever the cache's dtype is: moving it changes no bit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ WORDS: Final = 1024
 """8-byte words per program: 8 KB."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["words"])
 def move_blocks_kernel(target, source, target_ids, source_ids, words, WORDS: tl.constexpr, SCATTER: tl.constexpr, GATHER: tl.constexpr):  # fmt: skip
     """Row i of source (row source_ids[i] if GATHER) to row i of target (target_ids[i] if SCATTER). Grid: (n, ceil(words / WORDS))."""
     index = tl.program_id(0)
+    words = tl.multiple_of(words, 2)
     origin = index.to(tl.int64)
     place = index.to(tl.int64)
     if GATHER:
@@ -35,12 +36,12 @@ def move_blocks_kernel(target, source, target_ids, source_ids, words, WORDS: tl.
 
 
 def as_words(blocks: Tensor) -> Tensor:
-    """[n, ...] contiguous -> [n, words] int64 over the same memory. ValueError when a block is no multiple of 8 bytes."""
+    """[n, ...] contiguous -> [n, words] int64 over the same memory. ValueError when a block is no multiple of 16 bytes."""
     if not blocks.is_contiguous():
         raise ValueError("blocks must be contiguous: a pool is [num_blocks, ...] with all layers of a block together")
     row = blocks.view(blocks.shape[0], -1)
-    if row.shape[1] * row.element_size() % 8:
-        raise ValueError(f"a block has {row.shape[1] * row.element_size()} bytes, expected a multiple of 8")
+    if row.shape[1] * row.element_size() % 16:
+        raise ValueError(f"a block has {row.shape[1] * row.element_size()} bytes, expected a multiple of 16")
     return row.view(torch.int64)
 
 

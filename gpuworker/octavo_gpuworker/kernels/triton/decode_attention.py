@@ -12,8 +12,22 @@ import triton.language as tl
 
 from octavo_gpuworker.kernels.triton.attention_tile import attend_range
 
+NOT_SPECIALIZED = (
+    "q_heads",
+    "group",
+    "window",
+    "max_query",
+    "splits",
+    "stride_table",
+    "stride_scale_block",
+    "stride_scale_half",
+    "stride_scale_head",
+    "block_shift",
+)
+"""Integers whose value (1, or a multiple of 16) must not make another binary: one serves every GQA ratio and block size."""
 
-@triton.jit(do_not_specialize=["window", "max_query", "splits", "stride_table", "q_heads"])
+
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def paged_decode_kernel(
     out,
     partial,

@@ -12,8 +12,21 @@ import triton.language as tl
 
 from octavo_gpuworker.kernels.triton.attention_tile import attend_range
 
+NOT_SPECIALIZED = (
+    "sequences",
+    "group",
+    "window",
+    "min_query",
+    "stride_table",
+    "stride_scale_block",
+    "stride_scale_half",
+    "stride_scale_head",
+    "block_shift",
+)
+"""Integers whose value (1, or a multiple of 16) must not make another binary: one serves every GQA ratio and block size."""
 
-@triton.jit(do_not_specialize=["sequences", "window", "min_query", "stride_table"])
+
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def paged_prefill_kernel(
     out,
     q,

@@ -47,8 +47,24 @@ def dtype(needs: KernelNeeds) -> str:
     return ""
 
 
+def feed_forward(needs: KernelNeeds) -> str:
+    """Rows of the gated activations start at multiples of 16 elements."""
+    if needs.ffn % 16:
+        return f"ffn {needs.ffn} is no multiple of 16"
+    return dtype(needs)
+
+
+def projection(needs: KernelNeeds) -> str:
+    """Matrices whose inner sizes are multiples of 16; the vocabulary may have any size."""
+    if needs.d_model % 16:
+        return f"d_model {needs.d_model} is no multiple of 16"
+    return feed_forward(needs)
+
+
 def row_norm(needs: KernelNeeds) -> str:
     """One program holds a whole row."""
+    if needs.d_model % 16:
+        return f"d_model {needs.d_model} is no multiple of 16"
     if needs.d_model > MAX_WIDTH:
         return f"a row of {needs.d_model} is longer than {MAX_WIDTH}"
     return dtype(needs)

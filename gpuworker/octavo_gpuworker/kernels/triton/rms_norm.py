@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from octavo_gpuworker.kernels.triton.launch import Launch, power_of_two_at_least
-
-MAX_WIDTH: Final = 16384
-"""Longest row that one program holds in registers."""
 
 
 @triton.jit(do_not_specialize=["eps"])
@@ -36,7 +31,7 @@ def rms_norm_kernel(out, x, residual, weight, width, stride_x, eps, WIDTH: tl.co
 def rms_norm_launch(out: Tensor, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Launch:
     """x [T, d] with rows of any stride, residual [T, d] contiguous or None, out [T, d] contiguous."""
     width = x.shape[-1]
-    block = power_of_two_at_least(width)
+    block = max(512, power_of_two_at_least(width))
     return Launch(
         rms_norm_kernel,
         (out.shape[0],),

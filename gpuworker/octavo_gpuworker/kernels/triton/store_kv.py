@@ -18,6 +18,16 @@ from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div
 TOKENS_PER_PROGRAM: Final = 8
 """Tokens of one head per program once there are enough of them to fill the device; decode batches take one."""
 
+NOT_SPECIALIZED: Final = (
+    "tokens",
+    "q_heads",
+    "kv_heads",
+    "stride_scale_block",
+    "stride_scale_half",
+    "stride_scale_head",
+)
+"""Integers whose value (1, or a multiple of 16) must not make another binary."""
+
 
 @triton.jit
 def _write_half(first, second, row, scale_slot, where, HALF: tl.constexpr, QUANTIZED: tl.constexpr):
@@ -38,7 +48,7 @@ def _write_half(first, second, row, scale_slot, where, HALF: tl.constexpr, QUANT
     tl.store(row[:, None] + (HALF + dims)[None, :], second.to(element), mask=where[:, None])
 
 
-@triton.jit(do_not_specialize=["tokens", "q_heads", "kv_heads"])
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def store_kv_kernel(
     queries,
     qkv,
@@ -94,18 +104,19 @@ def store_kv_kernel(
         second = second * c + first * s
         first = rotated
     if head < q_heads:
-        row = queries + (token.to(tl.int64) * q_heads + head) * (2 * HALF)
-        _write_half(first, second, row, row, where, HALF, False)
+        target = queries + (token.to(tl.int64) * q_heads + head) * (2 * HALF)
+        _write_half(first, second, target, target, where, HALF, False)
     else:
         block = tl.load(blocks + token, mask=where, other=0)
         offset = tl.load(offsets + token, mask=where, other=0)
         kv_head = (head - q_heads) % kv_heads
         half = (head - q_heads) // kv_heads
         row = kv + block * stride_block + half * stride_half + kv_head * stride_head + offset * stride_token
-        slot = row
         if QUANTIZED:
             slot = scales + block * stride_scale_block + half * stride_scale_half + kv_head * stride_scale_head + offset
-        _write_half(first, second, row, slot, where, HALF, QUANTIZED)
+            _write_half(first, second, row, slot, where, HALF, True)
+        else:
+            _write_half(first, second, row, row, where, HALF, False)
 
 
 def store_kv_launch(

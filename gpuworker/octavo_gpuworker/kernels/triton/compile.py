@@ -1,0 +1,153 @@
+"""Compiles kernels ahead of time for a GPU that need not be here, and reads registers, spills and memory off the binary.
+
+`python -m octavo_gpuworker.kernels.triton.compile --target sm_90 --json FILE` (also `octavo doctor --kernels --compile sm_90`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from octavo_gpuworker.kernels.triton.occupancy import DEVICES, occupancy
+from octavo_gpuworker.kernels.triton.specialize import specialize
+from octavo_gpuworker.kernels.triton.variants import Variant, all_variants
+
+MMA: Final = re.compile(r"\b(?:[HIQDB]MMA|HGMMA|IGMMA|QGMMA|UTC[A-Z]*MMA)\b")
+"""Tensor core instructions: mma.sync (HMMA, ...), wgmma (HGMMA, ...), tcgen05 (UTCHMMA, ...)."""
+LOCAL: Final = re.compile(r"\b(?:LDL|STL)\b")
+"""Loads and stores of local memory: what a spilled register becomes."""
+FIGURES: Final = {"registers": "count", "spills": "count", "shared_bytes": "B", "occupancy": "ratio", "mma": "count"}
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one binary takes."""
+
+    registers: int
+    """Per thread."""
+    spills: int
+    """Instructions that touch local memory, plus bytes of stack."""
+    shared_bytes: int
+    """Per block, the compiler's reserve included."""
+    occupancy: float
+    """Warps that fit one processor, of the most it can hold."""
+    mma: int
+    """Tensor core instructions."""
+
+
+class CompileError(RuntimeError):
+    """A kernel that does not compile, or a binary whose resources cannot be read; the message names the row."""
+
+
+def cuobjdump() -> Path:
+    """The disassembler inside the triton wheel."""
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def _dump(flag: str, cubin: Path) -> str:
+    return subprocess.run([cuobjdump(), flag, cubin], capture_output=True, text=True, check=True).stdout
+
+
+def read_resources(cubin: bytes, shared_bytes: int, warps: int, capability: int) -> Resources:
+    """Resources of a cubin. CompileError: cuobjdump prints no usage line, so a spill could go unseen."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        usage, sass = _dump("--dump-resource-usage", path), _dump("-sass", path)
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", usage)
+    if found is None:
+        raise CompileError("cuobjdump --dump-resource-usage printed no REG/STACK/SHARED/LOCAL line; is the wheel whole?")
+    registers, stack, reserved, local = (int(number) for number in found.groups())
+    shared = shared_bytes + reserved
+    return Resources(
+        registers,
+        len(LOCAL.findall(sass)) + stack + local,
+        shared,
+        round(occupancy(capability, registers, shared, warps), 4),
+        len(MMA.findall(sass)),
+    )
+
+
+def compile_variant(variant: Variant, capability: int) -> Resources:
+    """Compiles for compute capability `capability` (80, 90, 100). CompileError names the row."""
+    launch, row = variant.launch, f"{variant.path}/sm_{capability}"
+    source = specialize(launch)
+    options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    try:
+        compiled = triton.compile(
+            ASTSource(launch.kernel, source.signature, source.constants, source.alignments),
+            target=GPUTarget("cuda", capability, 32),
+            options=options,
+        )
+        return read_resources(compiled.asm["cubin"], compiled.metadata.shared, launch.warps, capability)
+    except CompileError as error:
+        raise CompileError(f"{row}: {error}") from error
+    except Exception as error:
+        raise CompileError(f"{row} does not compile: {type(error).__name__}: {error}") from error
+
+
+def supports(variant: Variant, capability: int) -> bool:
+    """fp8 e4m3 exists from compute capability 8.9 on; the table refuses it below."""
+    return capability >= 89 or not variant.fp8
+
+
+def compile_all(variants: Iterable[Variant], capability: int) -> Iterator[tuple[str, Resources]]:
+    """(KERNEL/VARIANT/sm_NN, resources) of each variant that the target supports, one after the other."""
+    for variant in variants:
+        if supports(variant, capability):
+            yield f"{variant.path}/sm_{capability}", compile_variant(variant, capability)
+
+
+def figures(rows: Mapping[str, Resources], target: str) -> dict[str, Any]:
+    """The rows as the JSON of design section 13: one result per KERNEL/VARIANT/sm_NN/figure."""
+    return {
+        "benchmark": "kernels-compile",
+        "machine": platform.machine(),
+        "config": {"target": target, "triton": triton.__version__},
+        "commit": "",
+        "results": [
+            {"name": f"{row}/{figure}", "value": value, "unit": FIGURES[figure], "n": 1, "spread": 0}
+            for row, resources in rows.items()
+            for figure, value in asdict(resources).items()
+        ],
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compiles the chosen variants, prints one line each, writes the JSON; 1 when one does not compile or spills."""
+    parser = argparse.ArgumentParser(prog="kernels compile", description=__doc__)
+    parser.add_argument("--target", default="sm_90", choices=[f"sm_{capability}" for capability in DEVICES])
+    parser.add_argument("--json", type=Path, help="file for the rows")
+    parser.add_argument("--only", action="append", help="pattern of KERNEL/VARIANT, may repeat; default: all")
+    parser.add_argument("--list", action="store_true", help="print the variants and compile nothing")
+    options = parser.parse_args(argv)
+    patterns = options.only or ["*"]
+    variants = [v for v in all_variants() if any(fnmatch(v.path, pattern) for pattern in patterns)]
+    if options.list:
+        print("\n".join(variant.path for variant in variants))
+        return 0
+    rows: dict[str, Resources] = {}
+    for row, resources in compile_all(variants, int(options.target.removeprefix("sm_"))):
+        rows[row] = resources
+        print(row, *(f"{figure}={value}" for figure, value in asdict(resources).items()), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures(rows, options.target), indent=1))
+    return 1 if any(resources.spills for resources in rows.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
