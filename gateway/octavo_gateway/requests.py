@@ -6,6 +6,7 @@ scheduler; the gateway's inside knows nothing of protobuf or JSON.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -123,7 +124,7 @@ class ChoiceEnd:
     finish_reason: FinishWord
     tokens: int
     bytes: int
-    ids_blake3: bytes
+    ids_blake3: builtins.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +188,21 @@ class Gateway(Protocol):
     async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
         """Stops a generation, answers when its last block is back; unknown or finished: found=False."""
 
-    def ack(self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext) -> bool:
+    def ack(
+        self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext
+    ) -> bool:
         """What the client saw; False when the request is unknown."""
 
-    def tokenize(self, model: str, text: str | None, messages: Sequence[ChatMessage] | None, *, parse_special: bool = False,
-                 add_bos: bool | None = None, add_generation_prompt: bool = True) -> list[int]:
+    def tokenize(
+        self,
+        model: str,
+        text: str | None,
+        messages: Sequence[ChatMessage] | None,
+        *,
+        parse_special: bool = False,
+        add_bos: bool | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
         """Token ids of text or of rendered messages. Raises InvalidRequest, UnknownModel."""
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:

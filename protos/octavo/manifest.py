@@ -56,8 +56,8 @@ class ModelSettings:
 class Engine:
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Weights and activations; auto: what the worker measured as faster."""
-    kv_dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
-    """KV cache; auto: bfloat16."""
+    kv_dtype: Literal["auto", "bfloat16", "float32", "float16", "int8", "fp8"] = "auto"
+    """KV cache; auto: the dtype of the activations; int8, fp8: half the bytes, a scale per token and head."""
     kv_block_tokens: Literal[8, 16, 32] = 16
     """Tokens per KV block."""
     kv_pool_bytes: int = 512 * 2**20
@@ -162,6 +162,8 @@ class KvStore:
     """Address of the scheduler that this kvstore dials; empty: none."""
     store_id: str = ""
     """Stable name per host; empty: the host name."""
+    write_behind_bytes: int = 64 * 2**20
+    """Blocks that may wait in memory for the NVMe tier, bytes; more live in DRAM alone."""
     metrics_listen: str = "127.0.0.1:0"
     """Prometheus text over HTTP; empty: off."""
 
@@ -282,6 +284,7 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
         "cache.nvme_bytes": 0,
+        "kvstore.write_behind_bytes": 0,
         "gateway.slow_client_timeout_s": 0.1,
         "gateway.max_body_bytes": 1024,
     }

@@ -91,6 +91,13 @@ def test_head_groups_and_dtypes(heads, dtype, check) -> None:
     check(case.run(), case.reference())
 
 
+@pytest.mark.parametrize("work", [WORK["decodes of unlike length"], [(1, 64)] * 20, WORK["more than one tile"]])
+@pytest.mark.parametrize("window", [None, 40])
+def test_bfloat16_batches(work, window, check) -> None:
+    case = Case(work, q_heads=9, kv_heads=3, dim=24, window=window, dtype=torch.bfloat16)
+    check(case.run(), case.reference())
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     work=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=6),

@@ -34,3 +34,13 @@ def test_add_rms_norm_returns_and_keeps_the_sum(dtype, shape, check) -> None:
     assert kept is residual
     assert kept.equal(total)
     check(normed, reference(total, weight, 1e-5))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_float32_residual_is_not_rounded_to_the_activations(dtype, check) -> None:
+    x, residual, weight = torch.randn(5, 25).to(dtype), torch.randn(5, 25), torch.randn(25).to(dtype)
+    total = x.float() + residual
+    normed, kept = add_rms_norm_torch(x, residual, weight, 1e-5)
+    assert normed.dtype == dtype
+    assert kept.equal(total)
+    check(normed, reference(total, weight, 1e-5))

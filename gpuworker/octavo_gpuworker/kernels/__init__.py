@@ -10,7 +10,7 @@ import torch
 
 from octavo_gpuworker.kernels.activation import gelu_mul_torch, silu_mul_torch, soft_cap_torch
 from octavo_gpuworker.kernels.block_moves import copy_blocks_torch, gather_blocks_torch, scatter_blocks_torch
-from octavo_gpuworker.kernels.linear import linear_torch
+from octavo_gpuworker.kernels.linear import linear_onednn, linear_torch, onednn_unavailable, pack_onednn
 from octavo_gpuworker.kernels.needs import KernelNeeds
 from octavo_gpuworker.kernels.paged_attention import paged_attention_torch
 from octavo_gpuworker.kernels.rms_norm import add_rms_norm_torch, rms_norm_torch
@@ -34,6 +34,7 @@ OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
             requirements.projection,
             gives_way="cuBLAS through torch until bench/gpu.py measures it slower",
         ),
+        Implementation("onednn", linear_onednn, onednn_unavailable, prepare=pack_onednn),
         Implementation("torch", linear_torch),
     ),
     "rms_norm": (
@@ -80,14 +81,24 @@ OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
 
 
 def select_kernels(
-    device: str | torch.device = "cpu", prefer: str = "auto", needs: KernelNeeds | None = None
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    prefer: str = "auto",
+    needs: KernelNeeds | None = None,
 ) -> KernelTable:
-    """The operations for `device` and a model's `needs`; logs one line each. ValueError: see `table.choose`."""
-    asked = KernelNeeds(torch.device(device)) if needs is None else needs
-    asked = dataclasses.replace(asked, device=torch.device(device), explicit=prefer in ("triton", "strict"))
-    return KernelTable(OPERATIONS, asked, prefer)
+    """The operations for `device`, `dtype` and a model's `needs` (None: any model); logs one line each.
+
+    ValueError as in `table.choose`.
+    """
+    asked = needs or KernelNeeds(torch.device(device), dtype, dtype)
+    return KernelTable(OPERATIONS, dataclasses.replace(asked, explicit=prefer in ("triton", "strict")), prefer)
 
 
-def describe(device: str | torch.device = "cpu", prefer: str = "auto", needs: KernelNeeds | None = None) -> list[str]:
+def describe(
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    prefer: str = "auto",
+    needs: KernelNeeds | None = None,
+) -> list[str]:
     """What `select_kernels` would choose here and why, one line per operation: `octavo doctor --kernels`."""
-    return select_kernels(device, prefer, needs).describe()
+    return select_kernels(device, dtype, prefer, needs).describe()

@@ -6,6 +6,7 @@ Grouped-query attention without copying keys: the queries that share a KV head a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -24,13 +25,17 @@ def paged_attention_torch(
     """
     cache = _Cache(pool, scales, layer)
     if len(plan.decodes) == 1 and not plan.prefills and isinstance(plan.decodes[0].rows, slice):
-        return _decode(q, cache, plan, plan.decodes[0]).reshape(plan.tokens, -1)
+        return _decode(q, cache, plan, plan.decodes[0]).flatten(1)
     out = torch.empty_like(q)
     for group in plan.decodes:
         out[group.rows] = _decode(q[group.rows], cache, plan, group)
     for prefill in plan.prefills:
         _prefill(q, cache, plan, prefill, out)
-    return out.view(plan.tokens, -1)
+    return out.flatten(1)
+
+
+FEW_QUERIES: Final = 16
+"""Query rows per KV head up to which torch's own attention is the faster one in bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,26 @@ def _prefill(q: Tensor, cache: _Cache, plan: AttentionPlan, group: PrefillGroup,
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, plan: AttentionPlan) -> Tensor:
-    """queries [S, kv_heads, R, D], keys and values [S, kv_heads, L, D] -> [S, kv_heads, R, D]."""
+    """queries [S, kv_heads, R, D], keys and values [S, kv_heads, L, D] -> [S, kv_heads, R, D].
+
+    bf16 batches go through two batched products instead of torch's flash attention: on 2 Zen 5 cores, one thread, a step
+    of 16 decodes at 1,024 tokens takes 70 ms instead of 110, a prefill of 512 takes 332 ms instead of 410, at the same
+    error against float32 (0.72% and 0.74%). Single decodes and float32 gain nothing.
+    """
+    sequences, heads, rows, dim = queries.shape
     scale, cap = plan.batch.scale, plan.shape.soft_cap
-    if not cap:
+    if cap:
+        capped = torch.tanh(queries.float() @ keys.float().transpose(-1, -2) * (scale / cap)) * cap
+        seen = capped if mask is None else capped + mask
+        return (seen.softmax(-1) @ values.float()).to(queries.dtype)
+    if queries.dtype == torch.float32 or sequences * rows <= FEW_QUERIES:
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
-    scores = torch.tanh(queries.float() @ keys.float().transpose(-1, -2) * (scale / cap)) * cap
-    if mask is not None:
-        scores = scores + mask
-    return (scores.softmax(-1) @ values.float()).to(queries.dtype)
+    flat = queries.reshape(sequences * heads, rows, dim)
+    flat_keys = keys.reshape(sequences * heads, -1, dim).transpose(1, 2)
+    if mask is None:
+        scores = torch.bmm(flat, flat_keys).mul_(scale)
+    else:
+        bias = mask.expand(sequences, heads, rows, -1).reshape(sequences * heads, rows, -1)
+        scores = torch.baddbmm(bias, flat, flat_keys, alpha=scale)
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(values.dtype)
+    return torch.bmm(weights, values.reshape(sequences * heads, -1, dim)).view(queries.shape)

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from octavo_gpuworker.kernels.needs import KernelNeeds
 
 log = logging.getLogger(__name__)
 
-PREFERENCE: Final = ("triton", "native", "torch")
-"""Order in which an implementation is looked for: the GPU kernel, the CPU library, the oracle."""
+PREFERENCE: Final = ("triton", "native", "onednn", "torch")
+"""Order of looking: the GPU kernel, our CPU library, torch's oneDNN with packed weights, the oracle."""
 SETTINGS: Final = ("auto", *PREFERENCE, "strict")
 """Values of engine.kernels."""
 
@@ -37,6 +36,8 @@ class Implementation:
     """Why this machine cannot run it; empty where it can."""
     refuses: Callable[[KernelNeeds], str] = everywhere
     """Why it does not take this model's shapes or dtypes; empty where it does."""
+    prepare: Callable[[Tensor], Tensor] | None = None
+    """Turns a weight, once at load, into the form that `function` takes; None: as it is."""
     gives_way: str = ""
     """Why the next one is preferred although this one could run, until a measurement says otherwise; empty: it is not."""
 
@@ -84,45 +85,35 @@ def choose(
 ) -> tuple[Implementation, Choice]:
     """The implementation of `operation` under the setting `prefer`.
 
-    auto: the first usable in PREFERENCE. torch, native: exactly that. triton: Triton, also where it would give way, else a
-    fallback. strict: as auto, but a fallback from Triton is refused.
-    ValueError: `prefer` is unknown, or cannot be honoured on this machine, or strict meets a fallback.
+    auto: the first usable in order of PREFERENCE. A backend's name: that one first, where the operation has it; "triton" also
+    where it would give way. strict: as auto, but nothing may fall back from Triton.
+    ValueError: `prefer` is unknown or cannot run on this machine, or strict meets a fallback.
     """
     if prefer not in SETTINGS:
         raise ValueError(f"kernels is {prefer!r}; expected {', '.join(SETTINGS)}")
     by_name = {row.name: row for row in rows}
-    asks_triton = prefer in ("triton", "strict")
-    reasons: dict[str, str] = {}
-    fallback = ""
-    for name in PREFERENCE:
-        row = by_name.get(name)
-        machine = row.unavailable(needs) if row is not None else ""
-        shape = "not written for this operation" if row is None else machine or row.refuses(needs)
-        yields = row.gives_way if row is not None and prefer != name else ""
-        reasons[name] = shape or yields
-        if name == "triton" and shape:
-            if asks_triton and machine:
-                raise ValueError(
-                    f"kernels is {prefer!r}, but {operation} cannot use Triton: {machine}; set kernels to auto or torch"
-                )
-            if asks_triton or (row is not None and not machine):
-                fallback = shape
-    if prefer == "strict" and fallback:
+    named = "triton" if prefer == "strict" else prefer
+    machine = {name: row.unavailable(needs) for name, row in by_name.items()}
+    if machine.get(named):
         raise ValueError(
-            f"kernels is 'strict', but {operation} would fall back: {fallback}; set kernels to auto or triton, or change the model's setting"
+            f"kernels is {prefer!r}, but {operation} cannot use it: {machine[named]}; set kernels to auto or torch"
         )
-    wanted = (prefer,) if prefer in ("native", "torch") else PREFERENCE
-    for name in wanted:
+    reasons = dict.fromkeys(PREFERENCE, "not written for this operation")
+    reasons |= {name: machine[name] or row.refuses(needs) for name, row in by_name.items()}
+    falls = named == "triton" or ("triton" in by_name and not machine["triton"] and prefer == "auto")
+    fallback = reasons["triton"] if falls else ""
+    if fallback and prefer == "strict":
+        raise ValueError(
+            f"kernels is 'strict', but {operation} would fall back: {fallback}; set kernels to auto or change the model's setting"
+        )
+    reasons |= {n: row.gives_way for n, row in by_name.items() if row.gives_way and not reasons[n] and prefer != n}
+    order = (named, *(n for n in PREFERENCE if n != named)) if prefer in by_name else PREFERENCE
+    for name in order:
         if not reasons[name]:
-            passed = tuple(
-                (other, reasons[other] or f"{prefer} was asked for") for other in PREFERENCE if other != name
-            )
-            if len(wanted) > 1:
-                passed = passed[: PREFERENCE.index(name)]
-            return by_name[name], Choice(operation, name, passed, fallback if len(wanted) > 1 else "")
-    raise ValueError(
-        f"kernels is {prefer!r}, but {operation} cannot use it: {reasons[wanted[0]]}; set kernels to auto or torch"
-    )
+            earlier = PREFERENCE[: PREFERENCE.index(name)]
+            passed = tuple((other, reasons[other] or f"{prefer} was asked for") for other in earlier)
+            return by_name[name], Choice(operation, name, passed, fallback)
+    raise ValueError(f"no implementation of {operation} can run on {needs.device}: {reasons}")
 
 
 class KernelTable:
@@ -130,6 +121,7 @@ class KernelTable:
 
     __slots__ = (
         "_counters",
+        "_prepare",
         "add_rms_norm",
         "choices",
         "copy_blocks",
@@ -157,19 +149,28 @@ class KernelTable:
     scatter_blocks: Callable[..., None]
     copy_blocks: Callable[..., None]
 
-    def __init__(
-        self, operations: Mapping[str, tuple[Implementation, ...]], needs: KernelNeeds | torch.device, prefer: str
-    ) -> None:
-        self.needs = KernelNeeds(needs) if isinstance(needs, torch.device) else needs
+    def __init__(self, operations: Mapping[str, tuple[Implementation, ...]], needs: KernelNeeds, prefer: str) -> None:
+        self.needs = needs
         self.choices: list[Choice] = []
         self._counters: dict[tuple[str, str], CallCounter] = {}
+        self._prepare: dict[str, Callable[[Tensor], Tensor] | None] = {}
+        if prefer in PREFERENCE and not any(row.name == prefer for rows in operations.values() for row in rows):
+            raise ValueError(
+                f"kernels is {prefer!r}, but no operation has such an implementation yet; set kernels to auto"
+            )
         for operation, rows in operations.items():
             row, choice = choose(operation, rows, prefer, self.needs)
             counter = CallCounter(row.load())
             setattr(self, operation, counter)
             self._counters[operation, row.name] = counter
+            self._prepare[operation] = row.prepare
             self.choices.append(choice)
             log.log(logging.WARNING if choice.fallback else logging.INFO, "kernel %s", choice)
+
+    def prepare(self, operation: str, weight: Tensor) -> Tensor:
+        """The weight in the form that the chosen implementation of `operation` takes."""
+        prepare = self._prepare[operation]
+        return weight if prepare is None else prepare(weight)
 
     @property
     def kernel_calls(self) -> dict[tuple[str, str], int]:

@@ -66,7 +66,7 @@ class Decoder:
         hidden, residual = F.embedding(inputs.token_ids, weights.embedding), None
         for index, layer in enumerate(weights.layers):
             if residual is None:
-                residual, hidden = hidden, kernels.rms_norm(hidden, layer.attn_norm, config.norm_eps)
+                residual, hidden = hidden.float(), kernels.rms_norm(hidden, layer.attn_norm, config.norm_eps)
             else:
                 hidden, residual = kernels.add_rms_norm(hidden, residual, layer.attn_norm, config.norm_eps)
             qkv = kernels.linear(hidden, layer.qkv, layer.qkv_bias)

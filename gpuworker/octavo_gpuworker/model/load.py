@@ -16,7 +16,7 @@ from octavo_gpuworker.model.config import ModelConfig, config_from_hf
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.gguf_source import GgufSource, config_from_gguf
 from octavo_gpuworker.model.safetensors_source import SafetensorsSource
-from octavo_gpuworker.model.weights import Weights, load_weights
+from octavo_gpuworker.model.weights import Weights, load_weights, prepare_weights
 
 DTYPES: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 KV_DTYPES: Final = {**DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -44,8 +44,9 @@ def load_model(
     compute = auto_dtype(target) if dtype == "auto" else _dtype("dtype", dtype, DTYPES)
     kv = compute if kv_dtype == "auto" else _dtype("kv_dtype", kv_dtype, KV_DTYPES)
     needs = needs_of(load_config(files), device=target, dtype=compute, kv_dtype=kv, block_tokens=block_tokens)
-    table = select_kernels(target, kernels, needs)
+    table = select_kernels(target, compute, kernels, needs)
     config, weights = _read(files, compute, target, progress)
+    prepare_weights(weights, table)
     return Decoder(config, weights, table, kv_dtype=kv, fingerprint=_fingerprint(files, config, compute, kv))
 
 

@@ -11,6 +11,7 @@ import torch
 from octavo.artifacts import BadArtifact
 from torch import Tensor
 
+from octavo_gpuworker.kernels import KernelTable
 from octavo_gpuworker.model.config import ModelConfig
 
 LOADER_THREADS: Final = 4
@@ -57,7 +58,7 @@ class LayerWeights:
 
 @dataclass(slots=True)
 class Weights:
-    """The whole model; `head` is `embedding` itself when they are tied."""
+    """The whole model; `head` is `embedding` itself, or its prepared form, when they are tied."""
 
     embedding: Tensor
     layers: list[LayerWeights]
@@ -142,6 +143,14 @@ def load_weights(
             if progress is not None:
                 progress(done, total)
     return Weights(embedding, layers, norm, head)
+
+
+def prepare_weights(weights: Weights, kernels: KernelTable) -> None:
+    """Replaces each matrix by the form that the chosen `linear` takes, one at a time: both forms never lie in memory."""
+    for layer in weights.layers:
+        for name in ("qkv", "o", "gate_up", "down"):
+            setattr(layer, name, kernels.prepare("linear", getattr(layer, name)))
+    weights.head = kernels.prepare("linear", weights.head)
 
 
 def _plan_layer(planner: _Planner, config: ModelConfig, index: int) -> LayerWeights:

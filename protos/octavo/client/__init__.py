@@ -1,0 +1,38 @@
+"""The client SDK: AsyncClient on your loop, Client without one, and the values they return."""
+
+from octavo.client.aio import AsyncClient
+from octavo.client.blocking import Client, Stream
+from octavo.client.retry import RetryPolicy
+from octavo.client.stream import AsyncStream
+from octavo.client.types import (
+    Cancellation,
+    Choice,
+    Chunk,
+    Completion,
+    Message,
+    ModelInfo,
+    Timings,
+    TokenCount,
+    TokenLogprob,
+    Tokens,
+    Usage,
+)
+
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Cancellation",
+    "Choice",
+    "Chunk",
+    "Client",
+    "Completion",
+    "Message",
+    "ModelInfo",
+    "RetryPolicy",
+    "Stream",
+    "Timings",
+    "TokenCount",
+    "TokenLogprob",
+    "Tokens",
+    "Usage",
+]

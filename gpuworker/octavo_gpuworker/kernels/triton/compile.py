@@ -70,7 +70,9 @@ def read_resources(cubin: bytes, shared_bytes: int, warps: int, capability: int)
         usage, sass = _dump("--dump-resource-usage", path), _dump("-sass", path)
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", usage)
     if found is None:
-        raise CompileError("cuobjdump --dump-resource-usage printed no REG/STACK/SHARED/LOCAL line; is the wheel whole?")
+        raise CompileError(
+            "cuobjdump --dump-resource-usage printed no REG/STACK/SHARED/LOCAL line; is the wheel whole?"
+        )
     registers, stack, reserved, local = (int(number) for number in found.groups())
     shared = shared_bytes + reserved
     return Resources(

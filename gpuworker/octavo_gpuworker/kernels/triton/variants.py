@@ -89,7 +89,9 @@ def attention_variants(needs: KernelNeeds) -> Iterator[Variant]:
     tokens, sequences = 64, 4
     q = torch.empty(tokens, needs.q_heads, needs.head_dim, dtype=needs.dtype, device=META)
     out = torch.empty(tokens, needs.q_heads * needs.head_dim, dtype=needs.dtype, device=META)
-    ints = [torch.empty(shape, dtype=torch.int32, device=META) for shape in ((sequences + 1,), (sequences,), (sequences, 9))]
+    ints = [
+        torch.empty(shape, dtype=torch.int32, device=META) for shape in ((sequences + 1,), (sequences,), (sequences, 9))
+    ]
     batch = PagedBatch(
         ints[0], ints[1], ints[2], tokens, 0, True, 128, needs.block_tokens, 0.125, None, needs.soft_cap, 132
     )  # fmt: skip

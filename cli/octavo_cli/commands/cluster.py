@@ -1,0 +1,121 @@
+"""serve, up, down, status: the life of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from octavo.manifest import ManifestError
+from octavo.rpc.settings import load_settings
+from rich.console import Console
+
+from octavo_cli import up as up_module
+from octavo_cli.exits import FAILED, NO_CLUSTER, OK, NoCluster
+from octavo_cli.plan import KINDS, MODULES
+from octavo_cli.status import read_status, state_urls, status_lines
+
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Any `--section.field value` goes to the services as it is."""
+
+Model = Annotated[str, typer.Option("--model", help="smollm2, a .gguf file or a Hugging Face folder.")]
+ManifestFile = Annotated[str, typer.Option("--manifest", help="The serving manifest, a YAML file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def service_flags(passed: list[str], model: str = "", manifest: str = "") -> list[str]:
+    """The flags of a service for what was given to octavo."""
+    flags = ["--manifest", os.path.abspath(manifest)] if manifest else []
+    return [*flags, *(["--model.ref", model] if model else []), *passed]
+
+
+RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")]
+
+
+def run_dir_for(context: typer.Context, run_dir: str, manifest: str) -> Path:
+    """The run folder that --run-dir, else settings flags, environment and manifest point at."""
+    if run_dir:
+        return Path(run_dir).absolute()
+    return Path(
+        load_settings(service_flags(context.args, manifest=manifest), os.environ).manifest.deployment.run_dir
+    ).absolute()
+
+
+def serve(
+    context: typer.Context,
+    service: Annotated[str, typer.Argument(help="gateway, scheduler, gpuworker or kvstore.")],
+    model: Model = "",
+    manifest: ManifestFile = "",
+) -> None:
+    """Run one service in the foreground, as compose and Kubernetes do; takes every --section.field flag."""
+    if service not in KINDS:
+        raise ManifestError(f"{service!r} is no service; choose from {', '.join(KINDS)}", field="service")
+    command = [sys.executable, "-m", MODULES[service], *service_flags(context.args, model, manifest)]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
+
+
+def up(
+    context: typer.Context,
+    workers: Annotated[int, typer.Option("--workers", help="How many gpuworkers.")] = 1,
+    model: Model = "",
+    manifest: ManifestFile = "",
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the cluster is ready.")] = False,
+    as_json: AsJson = False,
+    ready_timeout_s: Annotated[float, typer.Option("--ready-timeout-s", help="Give up starting after this.")] = 600.0,
+    module: Annotated[list[str] | None, typer.Option("--module", hidden=True)] = None,
+) -> None:
+    """Start the local cluster: scheduler, kvstore, workers and gateway; takes every --section.field flag."""
+    flags = service_flags(context.args, model, manifest)
+    modules = MODULES | dict(item.split("=", 1) for item in module or [])
+    if not detach:
+        raise typer.Exit(up_module.run_foreground(flags, workers, ready_timeout_s, modules=modules))
+    state = up_module.start_detached(flags, workers, ready_timeout_s, Console(stderr=True), modules)
+    if as_json:
+        typer.echo(json.dumps({"ready": True, "urls": state.urls}))
+    else:
+        typer.echo("\n".join(state_urls(state)))
+
+
+def down(context: typer.Context, run_dir: RunDir = "", manifest: ManifestFile = "") -> None:
+    """Drain and stop the cluster of the run folder."""
+    folder = run_dir_for(context, run_dir, manifest)
+    try:
+        code = up_module.stop_cluster(folder)
+    except NoCluster as error:
+        typer.echo(f"octavo: {error}", err=True)
+        raise typer.Exit(OK) from error  # stopping what does not run is done already
+    typer.echo(f"stopped the cluster of {folder}")
+    raise typer.Exit(code)
+
+
+def status(
+    context: typer.Context,
+    as_json: AsJson = False,
+    config: Annotated[bool, typer.Option("--config", help="Effective settings of each service, with sources.")] = False,
+    run_dir: RunDir = "",
+    manifest: ManifestFile = "",
+) -> None:
+    """Show whether the cluster is ready, its URLs, services and blocks. Exit code 0 ready, 1 not ready, 4 no cluster."""
+    folder = run_dir_for(context, run_dir, manifest)
+    try:
+        found = asyncio.run(read_status(folder, config))
+    except NoCluster as error:
+        if not as_json:
+            raise
+        blocks = {"total": None, "free": None, "leaked": None}
+        found = {"ready": False, "urls": {}, "services": [], "blocks": blocks, "why": str(error)}
+        typer.echo(json.dumps(found))
+        raise typer.Exit(NO_CLUSTER) from error
+    typer.echo(json.dumps(found) if as_json else "\n".join(status_lines(found)))
+    raise typer.Exit(OK if found["ready"] else FAILED)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands of this module."""
+    for command in (serve, up, down, status):
+        app.command(context_settings=PASS_THROUGH)(command)

@@ -1,0 +1,27 @@
+"""demo: what `make demo` runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from octavo_cli.commands.cluster import PASS_THROUGH, service_flags
+from octavo_cli.demo import QUESTION, run_demo
+from octavo_cli.plan import MODULES
+
+
+def demo(
+    context: typer.Context,
+    question: Annotated[str, typer.Option("--question", help="What to ask.")] = QUESTION,
+    model: Annotated[str, typer.Option("--model", help="smollm2, a .gguf file or a Hugging Face folder.")] = "",
+    module: Annotated[list[str] | None, typer.Option("--module", hidden=True)] = None,
+) -> None:
+    """Start a cluster, ask one question, show the answer and its trace, stop the cluster."""
+    modules = MODULES | dict(item.split("=", 1) for item in module or [])
+    raise typer.Exit(run_demo(service_flags(context.args, model), modules, question))
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand."""
+    app.command(context_settings=PASS_THROUGH)(demo)

@@ -1,0 +1,86 @@
+"""doctor, and manifest fingerprint: what is here, before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from octavo.rpc.settings import load_settings
+
+from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, Model, service_flags
+from octavo_cli.doctor import Check, examine, kernel_rows
+from octavo_cli.exits import FAILED
+
+manifest_app = typer.Typer(help="The serving manifest.", no_args_is_help=True)
+MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+def doctor(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Which row of each operation the worker would take.")
+    ] = False,
+    model: Model = "",
+    manifest: ManifestFile = "",
+) -> None:
+    """Check machine, torch, triton, compiler, GPU, model files, ports, manifest, disk. Exit code 1 when something fails."""
+    if kernels:
+        rows = kernel_rows()
+        typer.echo(json.dumps(rows) if as_json else "\n".join(rows))
+        return
+    checks = examine(service_flags(context.args, model, manifest))
+    if as_json:
+        typer.echo(json.dumps({"ok": not _failed(checks), "checks": [asdict(check) for check in checks]}))
+    else:
+        for check in checks:
+            typer.echo(f"{MARKS[check.verdict]}  {check.name:<26} {check.found}")
+            if check.advice:
+                typer.echo(f"      {'':<26} -> {check.advice}")
+    if _failed(checks):
+        raise typer.Exit(FAILED)
+
+
+def _failed(checks: list[Check]) -> bool:
+    return any(check.verdict == "fail" for check in checks)
+
+
+@manifest_app.callback()
+def manifest_root() -> None:
+    """The serving manifest."""
+
+
+@manifest_app.command(context_settings=PASS_THROUGH)
+def fingerprint(
+    context: typer.Context,
+    model: Model = "",
+    manifest: ManifestFile = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the hashes of weights, tokenizer and chat template, ready to be pasted into octavo.yaml."""
+    from octavo import artifacts
+
+    settings = load_settings(service_flags(context.args, model, manifest), os.environ)
+    ref = settings.manifest.model.ref
+    files = artifacts.resolve_model(ref)
+    values = {
+        "ref": ref,
+        "weights_blake3": artifacts.weights_hash(files),
+        "tokenizer_blake3": artifacts.tokenizer_hash(files),
+        "chat_template_blake3": artifacts.chat_template_hash(files),
+    }
+    if as_json:
+        typer.echo(json.dumps(values))
+        return
+    typer.echo("model:")
+    for key, value in values.items():
+        typer.echo(f"  {key}: {json.dumps(value)}")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands of this module."""
+    app.command(context_settings=PASS_THROUGH)(doctor)
+    app.add_typer(manifest_app, name="manifest")

@@ -1,0 +1,243 @@
+"""`octavo doctor`: what of this machine is fine, what is not, and what to do. torch is only asked in a child process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from octavo.errors import OctavoError
+from octavo.figures import describe_machine
+from octavo.manifest import Manifest, ManifestError
+from octavo.rpc.settings import load_settings
+
+from octavo_cli.exits import NoCluster
+from octavo_cli.ports import PortLeases
+from octavo_cli.state import running_state
+
+Verdict = Literal["ok", "warn", "fail"]
+PACKAGES = ("grpcio", "protobuf", "opentelemetry-sdk", "tokenizers", "starlette", "uvicorn", "lmdb", "blake3")
+TORCH_PATIENCE_S = 120.0
+_CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm")
+_TORCH_PROBE = """
+import json
+found = {}
+import torch
+found["torch"] = torch.__version__
+found["threads"] = torch.get_num_threads()
+found["cuda"] = torch.cuda.is_available()
+if found["cuda"]:
+    found["gpus"] = [
+        {"name": torch.cuda.get_device_name(i), "memory_bytes": torch.cuda.get_device_properties(i).total_memory}
+        for i in range(torch.cuda.device_count())
+    ]
+try:
+    import triton
+    found["triton"] = triton.__version__
+except ImportError as error:
+    found["triton_error"] = str(error)
+print(json.dumps(found))
+"""
+_KERNEL_PROBE = """
+import json
+from octavo_gpuworker.kernels import describe
+print(json.dumps(list(describe())))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding: what was looked at, how it stands, what was found, and what to do when it is not fine."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def examine(flags: list[str]) -> list[Check]:
+    """Every check, in reading order. Nothing here raises: what cannot be found out is a finding."""
+    manifest, checks = _manifest(flags)
+    checks += [_python(), *_cpu(), _memory(manifest), *_torch(), _compiler(), _packages()]
+    checks += [_model(manifest), *_ports(manifest), _disk(manifest), _shared_memory(), _cluster(manifest)]
+    return checks
+
+
+def kernel_rows() -> list[str]:
+    """The worker's own account of its operation table. Raises OctavoError when the worker package cannot be asked."""
+    rows = _ask_python(_KERNEL_PROBE, "the worker's kernel table")
+    return [str(row) for row in rows]
+
+
+def _manifest(flags: list[str]) -> tuple[Manifest, list[Check]]:
+    try:
+        settings = load_settings(flags, os.environ)
+    except ManifestError as error:
+        return Manifest(), [
+            Check("manifest", "fail", str(error), "correct that key; the checks below use the defaults")
+        ]
+    given = sorted(key for key, source in settings.sources.items() if source != "default")
+    return settings.manifest, [Check("manifest", "ok", f"valid; given: {', '.join(given) or 'nothing, all defaults'}")]
+
+
+def _python() -> Check:
+    return Check("python", "ok", f"{sys.version.split()[0]} at {sys.executable}")
+
+
+def _cpu() -> list[Check]:
+    machine = describe_machine()
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    line = next((item for item in text.splitlines() if item.startswith(("flags", "Features"))), "")
+    flags = [flag for flag in _CPU_FLAGS if flag in line.split()]
+    checks = [Check("cpu", "ok", f"{machine['cpu']}, {machine['cores']} cores")]
+    fast = "avx2" in flags or "asimd" in flags
+    advice = "" if fast else "no wide vector instructions: expect a few tokens per second; use another machine or a GPU"
+    checks.append(Check("cpu flags", "ok" if fast else "warn", " ".join(flags) or "none known", advice))
+    return checks
+
+
+def _memory(manifest: Manifest) -> Check:
+    memory = psutil.virtual_memory()
+    wanted = manifest.engine.kv_pool_bytes + (manifest.cache.dram_bytes if "dram" in manifest.cache.tiers else 0)
+    found = f"{_size(memory.available)} free of {_size(memory.total)}; KV pool and DRAM tier may take {_size(wanted)}"
+    if memory.available < wanted + 2**30:
+        return Check("memory", "warn", found, "lower engine.kv_pool_bytes or cache.dram_bytes")
+    return Check("memory", "ok", found)
+
+
+def _torch() -> list[Check]:
+    try:
+        found = _ask_python(_TORCH_PROBE, "torch")
+    except OctavoError as error:
+        return [
+            Check("torch", "fail", str(error), "install octavo-gpuworker (pip install -e gpuworker) on worker machines")
+        ]
+    checks = [Check("torch", "ok", f"{found['torch']}, {found['threads']} threads")]
+    if "triton" in found:
+        checks.append(Check("triton", "ok", str(found["triton"])))
+    else:
+        verdict: Verdict = "warn" if found["cuda"] else "ok"
+        advice = "pip install triton, else the GPU runs the torch rows" if found["cuda"] else ""
+        checks.append(Check("triton", verdict, "not installed (only a GPU needs it)", advice))
+    if found["cuda"]:
+        listed = ", ".join(f"{gpu['name']} {_size(gpu['memory_bytes'])}" for gpu in found["gpus"])
+        checks.append(Check("gpu", "ok", listed))
+    elif shutil.which("nvidia-smi"):
+        checks.append(Check("gpu", "warn", "nvidia-smi is here but torch has no CUDA", "install a CUDA build of torch"))
+    else:
+        checks.append(Check("gpu", "ok", "none: the worker runs on the CPU"))
+    return checks
+
+
+def _compiler() -> Check:
+    found = next((path for name in ("c++", "g++", "clang++", "cc", "gcc") if (path := shutil.which(name))), "")
+    if not found:
+        return Check("compiler", "warn", "none", "install g++ (apt install build-essential) for native CPU kernels")
+    return Check("compiler", "ok", found)
+
+
+def _packages() -> Check:
+    versions, missing = [], []
+    for name in PACKAGES:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Check("packages", "fail", f"missing: {', '.join(missing)}", "make install")
+    return Check("packages", "ok", ", ".join(versions))
+
+
+def _model(manifest: Manifest) -> Check:
+    from octavo import artifacts
+
+    try:
+        files = artifacts.resolve_model(manifest.model.ref)
+        template = artifacts.chat_template(files)
+    except (OctavoError, OSError, ValueError) as error:
+        return Check("model", "fail", str(error), "give --model.ref smollm2, a .gguf file or a Hugging Face folder")
+    size = _size(sum(path.stat().st_size for path in files.weights))
+    found = f"{files.name}: {files.kind}, {size}, {files.path}"
+    if template is None:
+        return Check(
+            "model", "warn", f"{found}; no chat template", "completions work; chat needs a model with a template"
+        )
+    return Check("model", "ok", found)
+
+
+def _ports(manifest: Manifest) -> list[Check]:
+    leases = PortLeases()
+    checks = []
+    for key, address in (
+        ("gateway.grpc_listen", manifest.gateway.grpc_listen),
+        ("gateway.http_listen", manifest.gateway.http_listen),
+        ("scheduler.listen", manifest.scheduler.listen),
+    ):
+        try:
+            leases.exactly(key, address)
+            checks.append(Check(f"port {key}", "ok", f"{address} is free"))
+        except ManifestError as error:
+            advice = "`octavo up` takes a free one unless you name it; `octavo serve` needs another --" + key
+            checks.append(Check(f"port {key}", "warn", str(error), advice))
+    leases.close()
+    return checks
+
+
+def _disk(manifest: Manifest) -> Check:
+    folder = Path(manifest.cache.nvme_path or manifest.deployment.run_dir).absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    wanted = manifest.cache.nvme_bytes if "nvme" in manifest.cache.tiers else 0
+    found = f"{_size(free)} free under {existing}; the NVMe tier may take {_size(wanted)}"
+    if not os.access(existing, os.W_OK):
+        return Check("disk", "fail", f"{existing} cannot be written", "choose another deployment.run_dir")
+    if free < wanted + 2**28:
+        return Check("disk", "warn", found, "lower cache.nvme_bytes or move cache.nvme_path")
+    return Check("disk", "ok", found)
+
+
+def _shared_memory() -> Check:
+    folder = Path("/dev/shm")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return Check(
+            "/dev/shm", "warn", "absent or not writable", "mount one (docker: --shm-size 1g); RPC is used without"
+        )
+    free = shutil.disk_usage(folder).free
+    advice = "enlarge it (docker: --shm-size 1g) before using a shared-memory tier" if free < 2**28 else ""
+    return Check("/dev/shm", "warn" if advice else "ok", f"{_size(free)} free", advice)
+
+
+def _cluster(manifest: Manifest) -> Check:
+    folder = Path(manifest.deployment.run_dir).absolute()
+    try:
+        state = running_state(folder)
+    except NoCluster as error:
+        return Check("cluster", "ok", str(error))
+    return Check("cluster", "ok", f"runs: {', '.join(state.urls.values()) or 'still starting'}")
+
+
+def _ask_python(code: str, what: str) -> Any:
+    """What a child process prints as JSON on its last line. Raises OctavoError with the child's last word."""
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TORCH_PATIENCE_S)
+    except subprocess.TimeoutExpired as error:
+        raise OctavoError(f"{what} did not answer within {TORCH_PATIENCE_S:.0f} s") from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise OctavoError(f"{what} cannot be asked: {said[-1] if said else f'exit code {done.returncode}'}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,30 @@
+"""Which gateway a command speaks to: --url, or the cluster of the run folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from octavo.rpc.settings import load_settings
+
+from octavo_cli.exits import NoCluster
+from octavo_cli.state import running_state
+
+
+def run_dir_of(run_dir: str = "", manifest: str = "") -> Path:
+    """The run folder named by a flag, else by the manifest and the environment."""
+    if run_dir:
+        return Path(run_dir).absolute()
+    flags = ["--manifest", manifest] if manifest else []
+    return Path(load_settings(flags, os.environ).manifest.deployment.run_dir).absolute()
+
+
+def gateway_url(url: str, run_dir: str = "", manifest: str = "") -> str:
+    """grpc://host:port to dial. Raises NoCluster when nothing is named and nothing runs."""
+    if url:
+        return url
+    folder = run_dir_of(run_dir, manifest)
+    state = running_state(folder)
+    if not state.ready:
+        raise NoCluster(f"the cluster of {folder} is still starting; `octavo status` shows how far it is")
+    return state.urls["grpc"]

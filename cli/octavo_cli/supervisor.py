@@ -1,0 +1,207 @@
+"""The local cluster: starts every service, waits until all serve, restarts what dies, drains in order.
+
+Rules: a service that dies before the cluster was ready ends the cluster with its reason; one that dies later is
+started again on the same address, after 0.1 s at first and at most 5 s after repeated deaths. Nothing outlives the
+supervisor but what a kill -9 of it leaves, and that the next `octavo up` or `octavo down` ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from octavo.v1 import admin_pb2
+
+from octavo_cli.exits import FAILED, StartFailed
+from octavo_cli.plan import STOP_ORDER, ServicePlan
+from octavo_cli.ports import reachable
+from octavo_cli.process import ServiceProcess, open_probe
+from octavo_cli.service_log import Record, reason_of_death
+from octavo_cli.state import ClusterState, Process, ServiceState, write_state
+
+POLL_STARTING_S, POLL_SERVING_S = 0.1, 0.5
+FIRST_BACKOFF_S, LAST_BACKOFF_S, STABLE_AFTER_S = 0.1, 5.0, 30.0
+
+
+class Watcher(Protocol):
+    """Whoever shows the cluster's events to a person."""
+
+    def record(self, service: str, record: Record) -> None:
+        """A service logged a line while it was starting."""
+
+    def changed(self, before: ServiceState, after: ServiceState, seconds: float) -> None:
+        """A service's state or reason changed; `seconds` since its process started."""
+
+    def died(self, service: str, reason: str, restart_in_s: float) -> None:
+        """A service died and is started again."""
+
+    def ready(self, urls: dict[str, str], seconds: float) -> None:
+        """The whole cluster serves; `seconds` since its start."""
+
+    def draining(self) -> None:
+        """The cluster was asked to stop."""
+
+
+class Supervisor:
+    """Owns the processes of one cluster and its state.json. One per process; use it inside a running loop."""
+
+    def __init__(self, plans: Sequence[ServicePlan], run_dir: Path, drain_timeout_s: float, watcher: Watcher) -> None:
+        self._plans = list(plans)
+        self._run_dir = run_dir
+        self._drain_timeout_s = drain_timeout_s
+        self._watcher = watcher
+        self._running: dict[str, ServiceProcess] = {}
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._failure: StartFailed | None = None
+        self._started_s = time.monotonic()
+        self._info_urls: dict[str, dict[str, str]] = {}
+        services = tuple(ServiceState(plan.name, plan.kind, plan.address) for plan in self._plans)
+        self.state = ClusterState(Process.of(os.getpid()), services=services)
+
+    def ask_to_stop(self) -> None:
+        """The first call drains; a second one kills what still runs."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    async def run(self, ready_timeout_s: float) -> bool:
+        """Runs the cluster until it is asked to stop; returns whether all services drained in time.
+
+        Raises StartFailed, after everything is stopped, when a service died or did not serve before the cluster was
+        ready.
+        """
+        self._save()
+        keepers = [asyncio.create_task(self._keep(plan), name=plan.name) for plan in self._plans]
+        limit = asyncio.create_task(self._limit_start(ready_timeout_s))
+        stopping = asyncio.create_task(self._stopping.wait())
+        # a keeper only ends by itself when it raised
+        await asyncio.wait([stopping, *keepers], return_when=asyncio.FIRST_COMPLETED)
+        for task in (limit, stopping, *keepers):
+            task.cancel()
+        results = await asyncio.gather(*keepers, return_exceptions=True)
+        await asyncio.gather(limit, stopping, return_exceptions=True)
+        clean = await self._drain()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        if self._failure is not None:
+            raise self._failure
+        return clean
+
+    async def _keep(self, plan: ServicePlan) -> None:
+        """Keeps one service running for ever. Raises StartFailed when it dies before the cluster is ready."""
+        deaths = 0
+        while True:
+            process = await ServiceProcess.start(plan, self._run_dir / "logs" / f"{plan.name}.log")
+            self._running[plan.name] = process
+            restarts = self._service(plan).restarts + (1 if self._service(plan).process.pid else 0)
+            self._update(plan, state="starting", why="", process=process.identity, restarts=restarts)
+            began_s = time.monotonic()
+            watching = asyncio.create_task(self._watch(plan, process, began_s))
+            try:
+                code = await process.wait()
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+            process.kill_group()
+            process.read_log()
+            reason = reason_of_death(process.records, code)
+            if not self.state.ready:
+                self._update(plan, state="dead", why=reason)
+                raise StartFailed(f"{plan.name} did not start: {reason}", code if code > 0 else FAILED)
+            deaths = 0 if time.monotonic() - began_s > STABLE_AFTER_S else deaths
+            backoff_s = min(FIRST_BACKOFF_S * 2**deaths, LAST_BACKOFF_S)
+            deaths += 1
+            self._update(plan, state="restarting", why=reason)
+            self._watcher.died(plan.name, reason, backoff_s)
+            await asyncio.sleep(backoff_s)
+
+    async def _watch(self, plan: ServicePlan, process: ServiceProcess, began_s: float) -> None:
+        """Follows a service's log and state as long as it runs."""
+        probe = open_probe(plan)
+        try:
+            while True:
+                for record in process.read_log():
+                    if self._service(plan).state != "serving":
+                        self._watcher.record(plan.name, record)
+                info = await probe.info()
+                if info is not None and info.pid == process.identity.pid:
+                    self._heard(plan, info, time.monotonic() - began_s)
+                serving = self._service(plan).state == "serving"
+                await asyncio.sleep(POLL_SERVING_S if serving else POLL_STARTING_S)
+        finally:
+            await probe.close()
+
+    def _heard(self, plan: ServicePlan, info: admin_pb2.GetInfoResponse, seconds: float) -> None:
+        before = self._service(plan)
+        self._info_urls[plan.kind] = dict(info.urls)
+        if (before.state, before.why) != (info.state, info.why):
+            self._update(plan, state=info.state, why=info.why)
+            self._watcher.changed(before, self._service(plan), seconds)
+        if not self.state.ready and all(item.state == "serving" for item in self.state.services):
+            self.state = replace(self.state, ready=True, urls=self._urls())
+            self._save()
+            self._watcher.ready(self.state.urls, time.monotonic() - self._started_s)
+
+    async def _limit_start(self, ready_timeout_s: float) -> None:
+        await asyncio.sleep(ready_timeout_s)
+        if not self.state.ready:
+            late = "; ".join(
+                f"{item.name} is {item.state}{f' ({item.why})' if item.why else ''}"
+                for item in self.state.services
+                if item.state != "serving"
+            )
+            self._failure = StartFailed(f"not ready after {ready_timeout_s:g} s: {late}; see {self._run_dir / 'logs'}")
+            self._stopping.set()
+
+    async def _drain(self) -> bool:
+        """Stops every service, the gateway first. Returns whether none had to be killed."""
+        if self._failure is None:
+            self._watcher.draining()
+        self.state = replace(self.state, ready=False)
+        self._save()
+        clean = True
+        for kinds in STOP_ORDER:
+            group = [process for process in self._running.values() if process.plan.kind in kinds]
+            if group:
+                clean &= all(await asyncio.gather(*(self._stop(process) for process in group)))
+        return clean
+
+    async def _stop(self, process: ServiceProcess) -> bool:
+        stopping = asyncio.create_task(process.stop(self._drain_timeout_s + 5.0))
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({stopping, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            process.kill()
+        hurry.cancel()
+        ended = await stopping
+        self._update(process.plan, state="stopped", why="")
+        return ended and not self._hurry.is_set()
+
+    def _urls(self) -> dict[str, str]:
+        """grpc, http and metrics of the gateway, as a client on this machine dials them."""
+        told = self._info_urls.get("gateway", {})
+        urls = {"grpc": f"grpc://{self._gateway_address()}"}
+        if told.get("http"):
+            http = f"http://{reachable(told['http'].removeprefix('http://').rstrip('/'))}"
+            urls |= {"http": http, "metrics": told.get("metrics") or f"{http}/metrics"}
+        return urls
+
+    def _gateway_address(self) -> str:
+        return next(plan.address for plan in self._plans if plan.kind == "gateway")
+
+    def _service(self, plan: ServicePlan) -> ServiceState:
+        return next(item for item in self.state.services if item.name == plan.name)
+
+    def _update(self, plan: ServicePlan, **changes: object) -> None:
+        self.state = self.state.with_service(replace(self._service(plan), **changes))  # type: ignore[arg-type]
+        self._save()
+
+    def _save(self) -> None:
+        write_state(self._run_dir, self.state)

@@ -1,0 +1,294 @@
+"""The one place where a request is checked: `RequestParams` goes in, `AdmittedRequest` comes out and is the proof.
+
+Nothing here knows gRPC, HTTP or the scheduler's stream; nothing after this checks a value again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
+
+from blake3 import blake3
+from octavo.errors import UnknownModel
+from octavo.keys import choice_seed, extend_keys, namespace_root
+from octavo.packing import pack_keys
+
+from octavo_gateway import sampling_checks as check
+from octavo_gateway.chat import ChatRenderer, check_messages
+from octavo_gateway.requests import RequestParams
+from octavo_gateway.tokenizer import Tokenizer
+
+COMPLETION_MAX_TOKENS: Final = 16
+MAX_NAME_CHARS: Final = 128
+MAX_SALT_CHARS: Final = 256
+I32: Final = 2**31 - 1
+_NOT_BODY: Final = frozenset({"request_id", "idempotency_key", "deadline_ms"})
+"""What names an attempt rather than says what to generate: a retry may change it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scheduler's Welcome and the settings allow. root_key: 32 bytes, parent of every block key."""
+
+    root_key: bytes
+    block_tokens: int
+    max_model_len: int
+    max_choices: int
+    max_stop_strings: int = 16
+    max_logprobs: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """The model's own sampling defaults (generation_config.json)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Checked and complete. top_k 0: off; logprobs -1: none; stop_ids empty: only max_tokens ends it."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: dict[int, float]
+    stop_ids: tuple[int, ...]
+    min_tokens: int
+    logprobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How output ids become text; together with the ids all that another gateway needs to go on."""
+
+    stops: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    include_stop_str: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """A request that may enter the queue. Only `Admission.admit` makes one."""
+
+    request_id: str
+    idempotency_key: str
+    kind: str
+    tenant: str
+    model: str
+    prompt_ids: list[int]
+    prompt_keys: bytes  # packed 32-byte keys of the full blocks; empty: cache off
+    root_key: bytes  # what the keys were derived from
+    sampling: Sampling
+    text: TextRules
+    max_tokens: int
+    n: int
+    seed: int
+    seeds: tuple[int, ...]  # one per choice
+    priority: int
+    slo_class: str
+    deadline_s: float | None
+    cache_off: bool
+    cache_salt: str
+    body_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Checks requests for one model. `draw_seed` and `draw_id` are replaced in tests."""
+
+    model: str
+    tokenizer: Tokenizer
+    chat: ChatRenderer
+    secret: bytes
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    draw_seed: Callable[[], int] = lambda: secrets.randbits(63)
+    draw_id: Callable[[], str] = lambda: f"req-{secrets.token_hex(12)}"
+
+    def check(self, params: RequestParams, limits: Limits) -> None:
+        """Everything that needs no tokenization. Raises InvalidRequest or UnknownModel."""
+        self.check_model(params.model)
+        check.name("request_id", params.request_id, MAX_NAME_CHARS)
+        check.name("idempotency_key", params.idempotency_key, MAX_NAME_CHARS)
+        check.name("slo_class", params.slo_class, MAX_NAME_CHARS)
+        check.name("cache_salt", params.cache_salt, MAX_SALT_CHARS)
+        check.integer("priority", params.priority, -I32 - 1, I32)
+        check.integer("deadline_ms", params.deadline_ms, 0, 2**32 - 1)
+        if params.n is not None:
+            check.integer("n", params.n, 1, limits.max_choices)
+        if params.max_tokens is not None:
+            check.integer("max_tokens", params.max_tokens, 1, limits.max_model_len)
+        check.integer("min_tokens", params.min_tokens, 0, limits.max_model_len)
+        if params.echo and params.kind != "generate":
+            raise check.invalid("echo", "it is for raw prompts only; leave it out")
+        self._check_prompt(params, limits)
+
+    def check_model(self, model: str) -> None:
+        """UnknownModel unless `model` is empty or the served one."""
+        if model not in ("", self.model):
+            raise UnknownModel(f"model: {model[:80]!r} is not served here; use {self.model!r}", field="model")
+
+    def _check_prompt(self, params: RequestParams, limits: Limits) -> None:
+        if params.kind == "chat":
+            check_messages(params.messages)
+            for i, message in enumerate(params.messages):
+                check.text(f"messages[{i}].content", message.content)
+                check.text(f"messages[{i}].name", message.name)
+            self._check_size("messages", sum(len(message.content) for message in params.messages), limits)
+            return
+        if (params.prompt_text is None) == (params.prompt_ids is None):
+            raise check.invalid("prompt", "send either text or token ids")
+        if not (params.prompt_text or params.prompt_ids):
+            raise check.invalid("prompt", "it is empty; send at least one character or token")
+        if params.prompt_ids is not None:
+            if len(params.prompt_ids) >= limits.max_model_len:
+                raise too_long("prompt", len(params.prompt_ids), limits)
+            check.token_ids("prompt", params.prompt_ids, self.tokenizer.vocab_size)
+        else:
+            self._check_size("prompt", len(check.text("prompt", params.prompt_text or "")), limits)
+
+    def _check_size(self, name: str, chars: int, limits: Limits) -> None:
+        # No token is longer than the longest one, so this many characters cannot fit: refused before tokenizing them.
+        at_least = chars // self.tokenizer.longest_token_bytes
+        if at_least >= limits.max_model_len:
+            raise too_long(name, at_least, limits, "at least ")
+
+    def encode(self, params: RequestParams) -> list[int]:
+        """Prompt ids of a checked request; may run in a thread."""
+        if params.kind == "chat":
+            return self.chat.encode(params.messages, add_generation_prompt=params.add_generation_prompt)
+        if params.prompt_ids is not None:
+            return list(params.prompt_ids)
+        return self.tokenizer.with_bos(self.tokenizer.encode(params.prompt_text or ""))
+
+    def admit(
+        self, params: RequestParams, prompt_ids: list[int], tenant: str, deadline_s: float | None, limits: Limits
+    ) -> AdmittedRequest:
+        """The proof, from a request that `check` passed and its ids from `encode`. InvalidRequest as `check`."""
+        prompt_field = "messages" if params.kind == "chat" else "prompt"
+        if not prompt_ids:
+            raise check.invalid(prompt_field, "it has no tokens; send some text")
+        if len(prompt_ids) >= limits.max_model_len:
+            raise too_long(prompt_field, len(prompt_ids), limits)
+        max_tokens = self._max_tokens(params, len(prompt_ids), limits)
+        if params.min_tokens > max_tokens:
+            raise check.invalid("min_tokens", f"{params.min_tokens} is more than max_tokens ({max_tokens}); lower it")
+        sampling = self._sampling(params, limits)
+        seed = self._seed(params)
+        n = params.n or 1
+        return AdmittedRequest(
+            request_id=params.request_id or self.draw_id(),
+            idempotency_key=params.idempotency_key,
+            kind=params.kind,
+            tenant=tenant,
+            model=self.model,
+            prompt_ids=prompt_ids,
+            prompt_keys=b"" if params.cache_off else self.keys(prompt_ids, tenant, params.cache_salt, limits),
+            root_key=limits.root_key,
+            sampling=sampling,
+            text=TextRules(
+                stops=check.stop_strings(params.stop, limits.max_stop_strings),
+                stop_ids=frozenset(sampling.stop_ids),
+                include_stop_str=params.include_stop_str,
+                min_tokens=params.min_tokens,
+                skip_special_tokens=params.skip_special_tokens,
+                echo=params.echo,
+            ),
+            max_tokens=max_tokens,
+            n=n,
+            seed=seed,
+            seeds=tuple(choice_seed(seed, i) for i in range(n)),
+            priority=params.priority,
+            slo_class=params.slo_class,
+            deadline_s=deadline_s,
+            cache_off=params.cache_off,
+            cache_salt=params.cache_salt,
+            body_hash=body_hash(params, tenant),
+        )
+
+    def keys(self, prompt_ids: Sequence[int], tenant: str, salt: str, limits: Limits) -> bytes:
+        """Packed keys of the prompt's full blocks in the tenant's namespace."""
+        root = namespace_root(limits.root_key, self.secret, tenant, salt)
+        return pack_keys(extend_keys(root, prompt_ids, limits.block_tokens))
+
+    def rekey(self, admitted: AdmittedRequest, limits: Limits) -> AdmittedRequest:
+        """The same request under another root key, after a worker of another make came."""
+        keys = b""
+        if not admitted.cache_off:
+            keys = self.keys(admitted.prompt_ids, admitted.tenant, admitted.cache_salt, limits)
+        return replace(admitted, prompt_keys=keys, root_key=limits.root_key)
+
+    def _max_tokens(self, params: RequestParams, prompt_tokens: int, limits: Limits) -> int:
+        room = limits.max_model_len - prompt_tokens
+        if params.max_tokens is None:
+            return room if params.kind == "chat" else min(COMPLETION_MAX_TOKENS, room)
+        if params.max_tokens > room:
+            problem = (
+                f"{params.max_tokens} after a prompt of {prompt_tokens} tokens is beyond the context of "
+                f"{limits.max_model_len}; use at most {room}"
+            )
+            raise check.invalid("max_tokens", problem)
+        return params.max_tokens
+
+    def _seed(self, params: RequestParams) -> int:
+        if params.seed is None:
+            return self.draw_seed()
+        return check.integer("seed", params.seed, 0, check.U64 - 1, fix="an integer from 0 to 2^64 - 1")
+
+    def _sampling(self, params: RequestParams, limits: Limits) -> Sampling:
+        vocab_size, defaults = self.tokenizer.vocab_size, self.defaults
+        own_stops = check.token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+        if len(own_stops) > check.MAX_STOP_IDS:
+            raise check.invalid("stop_token_ids", f"{len(own_stops)} ids; use at most {check.MAX_STOP_IDS}")
+        ends = () if params.ignore_eos else self.tokenizer.eos_ids
+        top_k = defaults.top_k if params.top_k is None else params.top_k
+        fix_k = "-1 or 0 (off), or a positive integer"
+        repetition = defaults.repetition_penalty if params.repetition_penalty is None else params.repetition_penalty
+        logprobs = -1
+        if params.logprobs is not None:
+            logprobs = check.integer("logprobs", params.logprobs, 0, limits.max_logprobs)
+        return Sampling(
+            temperature=check.temperature(defaults.temperature if params.temperature is None else params.temperature),
+            top_p=check.number("top_p", defaults.top_p if params.top_p is None else params.top_p, 0, 1, open_low=True),
+            top_k=max(0, check.integer("top_k", top_k, -1, I32, fix=fix_k)),
+            min_p=check.number("min_p", defaults.min_p if params.min_p is None else params.min_p, 0, 1),
+            presence_penalty=check.number("presence_penalty", params.presence_penalty or 0.0, -2, 2),
+            frequency_penalty=check.number("frequency_penalty", params.frequency_penalty or 0.0, -2, 2),
+            repetition_penalty=check.number("repetition_penalty", repetition, 0, 100, open_low=True),
+            logit_bias=check.logit_bias(params.logit_bias, vocab_size),
+            stop_ids=tuple(dict.fromkeys((*ends, *own_stops))),
+            min_tokens=params.min_tokens,
+            logprobs=logprobs,
+        )
+
+
+def too_long(field: str, tokens: int, limits: Limits, about: str = "") -> Exception:
+    """The error of a prompt that leaves no room for output."""
+    most = limits.max_model_len - 1
+    return check.invalid(
+        field, f"{about}{tokens} tokens do not fit a context of {limits.max_model_len}; send at most {most}"
+    )
+
+
+def body_hash(params: RequestParams, tenant: str) -> bytes:
+    """blake3 of what the client asked for, before defaults; two bodies with one hash ask for the same generation."""
+    body = {f.name: getattr(params, f.name) for f in fields(params) if f.name not in _NOT_BODY}
+    body["messages"] = [[m.role, m.content, m.name] for m in params.messages]
+    body["logit_bias"] = sorted((int(k), float(v)) for k, v in params.logit_bias.items())
+    body["tenant"] = tenant
+    listed = {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in body.items()}
+    return blake3(json.dumps(listed, sort_keys=True, separators=(",", ":"), default=list).encode()).digest()

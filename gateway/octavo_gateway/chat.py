@@ -1,0 +1,150 @@
+"""Messages to prompt ids through the model's own chat template.
+
+What a user wrote never becomes a control token, and otherwise ids are those of the reference renderer. Before rendering,
+an unused Unicode noncharacter (the mark) is put inside every control token that a user typed, and inside every beginning
+or end of one at a message's border; afterwards only unbroken control tokens are structure, and the mark is taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jinja2
+from octavo.artifacts import BadArtifact
+from octavo.errors import FeatureOff, InvalidRequest
+
+from octavo_gateway.requests import ChatMessage
+from octavo_gateway.template_sandbox import MAX_CHARS, TemplateLimit, compile_template, render_bounded
+from octavo_gateway.tokenizer import Tokenizer
+
+ROLES: Final = ("system", "user", "assistant", "tool")
+MAX_MESSAGES: Final = 4096
+_NONCHARACTERS: Final = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+_BASE_STEPS: Final = 50_000
+_STEPS_PER_MESSAGE: Final = 1_000
+_PROBE: Final = (ChatMessage("user", "Hello"),)
+
+
+class ChatRenderer:
+    """A model's chat template, compiled once. BadArtifact at construction when it cannot render a plain user message."""
+
+    def __init__(self, source: str | None, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._template: jinja2.Template | None = None
+        controls = sorted(tokenizer.control_texts, key=len, reverse=True)
+        # Case is ignored, in case a template changes it.
+        self._typed = re.compile("|".join(map(re.escape, controls)), re.IGNORECASE) if controls else None
+        lowered = [text.lower() for text in controls]
+        self._beginnings = tuple({text[:i] for text in lowered for i in range(1, len(text))})
+        self._ends = tuple({text[i:] for text in lowered for i in range(1, len(text))})
+        self._lowered = lowered
+        if source is None:
+            return
+        try:
+            self._template = compile_template(source)
+        except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError) as error:
+            raise BadArtifact(
+                f"chat template: cannot be compiled ({error}); repair it or serve the model without"
+            ) from error
+        try:
+            self._render(self._variables(_PROBE, True), len(_PROBE))
+        except TemplateLimit as error:
+            raise BadArtifact(f"chat template: {error}; repair it") from error
+        except jinja2.exceptions.SecurityError as error:
+            raise BadArtifact(f"chat template: touches what it must not ({error}); repair it") from error
+        except Exception as error:
+            raise BadArtifact(f"chat template: fails on a plain user message ({error}); repair it") from error
+
+    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True, mark: str = "") -> str:
+        """The prompt's text. InvalidRequest when the template refuses these messages; FeatureOff without a template."""
+        if self._template is None:
+            raise FeatureOff("this model has no chat template; use a raw prompt instead of messages")
+        try:
+            return self._render(self._variables(messages, add_generation_prompt, mark), len(messages))
+        except TemplateLimit as error:
+            raise InvalidRequest(f"messages: the chat template gave up on them: {error}", field="messages") from error
+        except jinja2.exceptions.SecurityError as error:
+            raise InvalidRequest(
+                f"messages: the chat template did what it must not: {error}", field="messages"
+            ) from error
+        except Exception as error:  # a template is a program of its own and raises what it likes
+            raise InvalidRequest(f"messages: the chat template refuses them: {error}", field="messages") from error
+
+    def encode(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+        """Prompt ids of checked messages. InvalidRequest as `render`."""
+        mark = _unused_mark(messages)
+        text = self.render(messages, add_generation_prompt=add_generation_prompt, mark=mark)
+        return self._tokenizer.one_bos(self._tokenizer.encode(text, parse_special=True, mark=mark))
+
+    def _render(self, variables: dict[str, Any], messages: int) -> str:
+        assert self._template is not None
+        return render_bounded(self._template, variables, max_steps=_BASE_STEPS + _STEPS_PER_MESSAGE * messages)
+
+    def _variables(
+        self, messages: Sequence[ChatMessage], add_generation_prompt: bool, mark: str = ""
+    ) -> dict[str, Any]:
+        plain = [
+            {"role": m.role, "content": self._broken(m.content, mark)}
+            | ({"name": self._broken(m.name, mark)} if m.name else {})
+            for m in messages
+        ]
+        eos = self._tokenizer.eos_ids[0] if self._tokenizer.eos_ids else None
+        return {
+            "messages": plain,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self._tokenizer.text_of(self._tokenizer.bos_id),
+            "eos_token": self._tokenizer.text_of(eos),
+            "tools": None,
+            "documents": None,
+        }
+
+    def _broken(self, text: str, mark: str) -> str:
+        """`text` with every control token in it, whole or cut by its border, broken by `mark`."""
+        if not mark or self._typed is None:
+            return text
+        # The mark goes after each typed token's first character; searching on from there also finds overlapping ones.
+        parts: list[str] = []
+        position = 0
+        while (match := self._typed.search(text, position)) is not None:
+            parts += text[position : match.start() + 1], mark
+            position = match.start() + 1
+        parts.append(text[position:])
+        broken = "".join(parts)
+        # At its border a text may complete, or be completed to, a control token by what the template puts there.
+        core = text.strip().lower()
+        if not core:
+            return broken
+        inner = any(core in control for control in self._lowered)
+        head, tail = len(broken) - len(broken.lstrip()), len(broken.rstrip())
+        if inner or core.endswith(self._beginnings):
+            broken = broken[:tail] + mark + broken[tail:]
+        if inner or core.startswith(self._ends):
+            broken = broken[:head] + mark + broken[head:]
+        return broken
+
+
+def _unused_mark(messages: Sequence[ChatMessage]) -> str:
+    for mark in _NONCHARACTERS:
+        if not any(mark in m.content or mark in m.name for m in messages):
+            return mark
+    raise InvalidRequest(
+        "messages: they use every Unicode noncharacter U+FDD0 to U+FDEF; leave one out", field="messages"
+    )
+
+
+def check_messages(messages: Sequence[ChatMessage]) -> None:
+    """InvalidRequest, naming the field, for what no template should see."""
+    if not messages:
+        raise InvalidRequest("messages: there are none; send at least one", field="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(f"messages: {len(messages)} of them; send at most {MAX_MESSAGES}", field="messages")
+    for i, message in enumerate(messages):
+        if message.role not in ROLES:
+            field = f"messages[{i}].role"
+            raise InvalidRequest(
+                f"{field}: {message.role[:40]!r} is unknown; use one of {', '.join(ROLES)}", field=field
+            )
+    if sum(len(message.content) + len(message.name) for message in messages) > MAX_CHARS:
+        raise InvalidRequest(f"messages: more than {MAX_CHARS} characters in all; shorten them", field="messages")

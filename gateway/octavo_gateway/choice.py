@@ -1,0 +1,197 @@
+"""One choice's output: its ids, the text each of them completes, and where it ends.
+
+Kept whole while the request lives: what a client has not taken yet is a position in here and never a queue, a scheduler
+that restarts is given the ids again, and a client that comes back reads from any byte.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo_gateway.admission import TextRules
+from octavo_gateway.detokenizer import Detokenizer
+from octavo_gateway.requests import Delta, FinishWord, TokenLogprob
+from octavo_gateway.stops import StopMatcher
+from octavo_gateway.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class RawLogprob:
+    """As the worker sent it: the chosen token and the best ones, ids beside natural logarithms."""
+
+    token: int
+    logprob: float
+    top_tokens: Sequence[int] = ()
+    top_logprobs: Sequence[float] = ()
+
+
+class TokenGap(Exception):
+    """Tokens of a choice arrived that do not follow what is there."""
+
+
+class ChoiceOutput:
+    """Grows by `accept` until `finish_reason` is set; ids and text that were given out never change.
+
+    `ends[i]` is the UTF-8 length of the text after token i; `head` (the echoed prompt) comes before all of it.
+    """
+
+    __slots__ = (
+        "_detokenizer",
+        "_matcher",
+        "_rules",
+        "ends",
+        "finish_reason",
+        "head",
+        "ids",
+        "index",
+        "logprobs",
+        "pieces",
+        "stop_hit",
+        "tail",
+    )
+
+    def __init__(self, index: int, rules: TextRules, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
+        self.index = index
+        self.ids: list[int] = []
+        self.pieces: list[str] = []
+        self.ends = array("Q")
+        self.logprobs: list[RawLogprob | None] = []
+        self.head = tokenizer.decode(prompt_ids, skip_special_tokens=rules.skip_special_tokens) if rules.echo else ""
+        self.tail = ""
+        self.finish_reason: FinishWord | None = None
+        self.stop_hit = ""
+        self._rules = rules
+        skipped = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
+        # With echo the prompt is shown whole, an unfinished character included.
+        self._detokenizer = Detokenizer(tokenizer.token_bytes, skipped, () if rules.echo else prompt_ids)
+        self._matcher = StopMatcher(rules.stops, include=rules.include_stop_str)
+
+    def accept(self, start: int, ids: Sequence[int], logprobs: Sequence[RawLogprob] = ()) -> bool:
+        """Appends ids[...] whose first has output position `start`; repeats are dropped. True: a stop string was hit.
+
+        Raises TokenGap when ids are missing before `start`, IndexError on an id out of range.
+        """
+        if start > len(self.ids):
+            raise TokenGap(f"choice {self.index}: tokens from {start} after {len(self.ids)}")
+        for i in range(len(self.ids) - start, len(ids)):
+            if self.finish_reason is not None:
+                break
+            self._take(ids[i], logprobs[i] if i < len(logprobs) else None)
+        return self._matcher.hit is not None
+
+    def _take(self, token_id: int, logprob: RawLogprob | None) -> None:
+        rules = self._rules
+        ends_here = token_id in rules.stop_ids and len(self.ids) >= rules.min_tokens
+        armed = len(self.ids) + 1 >= rules.min_tokens
+        text = ""
+        if not ends_here or rules.include_stop_str:
+            text = self._matcher.feed(self._detokenizer.feed(token_id), armed=armed)
+        self.ids.append(token_id)
+        self.pieces.append(text)
+        self.logprobs.append(logprob)
+        self.ends.append((self.ends[-1] if self.ends else 0) + utf8_len(text))
+        if self._matcher.hit is not None:
+            self.finish_reason, self.stop_hit = "stop", self._matcher.hit.stop
+        elif ends_here:
+            self.finish("stop", str(token_id))
+
+    def finish(self, reason: FinishWord, stop_hit: str = "") -> None:
+        """The choice ends here; what was held back is text after all. No-op when it has ended."""
+        if self.finish_reason is not None:
+            return
+        self.tail = self._matcher.feed(self._detokenizer.flush(), armed=False) + self._matcher.flush()
+        self.finish_reason, self.stop_hit = reason, stop_hit
+
+    def bytes_after(self, tokens: int) -> int:
+        """UTF-8 bytes of head and text after `tokens` tokens, tail not included."""
+        return utf8_len(self.head) + (self.ends[tokens - 1] if tokens else 0)
+
+    @property
+    def total_bytes(self) -> int:
+        """UTF-8 bytes of the whole text so far."""
+        return self.bytes_after(len(self.ids)) + utf8_len(self.tail)
+
+
+class ChoiceReader:
+    """One client's position in a choice. `from_byte`: text before it is not given out again."""
+
+    __slots__ = ("_choice", "_from_byte", "_head_given", "_tokenizer", "_tokens", "ended")
+
+    def __init__(self, choice: ChoiceOutput, tokenizer: Tokenizer, from_byte: int = 0) -> None:
+        self._choice = choice
+        self._tokenizer = tokenizer
+        self._from_byte = from_byte
+        self._tokens = 0
+        self._head_given = not choice.head
+        self.ended = False
+
+    def pull(self) -> Delta | None:
+        """Everything new as one delta, or None when there is nothing. An echoed prompt is a delta of its own."""
+        choice = self._choice
+        self._skip_known_tokens()
+        if not self._head_given:
+            return self._pull_head()
+        if self.ended or (self._tokens == len(choice.ids) and choice.finish_reason is None):
+            return None
+        first, last = self._tokens, len(choice.ids)
+        at = choice.bytes_after(first)
+        text = "".join(choice.pieces[first:last])
+        if choice.finish_reason is not None:
+            text += choice.tail
+            self.ended = True
+        if at < self._from_byte:
+            text = _without_bytes(text, self._from_byte - at)
+        byte_end = choice.total_bytes if self.ended else choice.bytes_after(last)
+        self._tokens = last
+        return Delta(
+            index=choice.index,
+            text=text,
+            token_ids=choice.ids[first:last],
+            logprobs=[self._logprob(raw) for raw in choice.logprobs[first:last] if raw is not None],
+            token_end=last,
+            byte_end=byte_end,
+            finish_reason=choice.finish_reason if self.ended else None,
+            stop_hit=choice.stop_hit if self.ended else "",
+        )
+
+    def _pull_head(self) -> Delta | None:
+        self._head_given = True
+        text = _without_bytes(self._choice.head, self._from_byte)
+        if not text:
+            return self.pull()
+        return Delta(self._choice.index, text, (), (), 0, self._choice.bytes_after(0))
+
+    def _skip_known_tokens(self) -> None:
+        """Passes tokens that a returning client has for sure: up to the first position whose text reaches from_byte."""
+        choice, target = self._choice, self._from_byte
+        if not target or choice.bytes_after(self._tokens) >= target:
+            return
+        while (
+            self._tokens < len(choice.ids)
+            and choice.bytes_after(self._tokens) < target
+            and choice.bytes_after(self._tokens + 1) <= target
+        ):
+            self._tokens += 1
+            self._head_given = True
+
+    def _logprob(self, raw: RawLogprob) -> TokenLogprob:
+        tops = tuple(
+            self._token_logprob(token, logprob)
+            for token, logprob in zip(raw.top_tokens, raw.top_logprobs, strict=False)
+        )
+        return self._token_logprob(raw.token, raw.logprob, tops)
+
+    def _token_logprob(self, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+        data = self._tokenizer.token_bytes[token]
+        return TokenLogprob(token, data.decode("utf-8", "replace"), data, logprob, top)
+
+
+def utf8_len(text: str) -> int:
+    """Length of `text` in UTF-8 bytes."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _without_bytes(text: str, count: int) -> str:
+    return text.encode()[count:].decode("utf-8", "ignore")

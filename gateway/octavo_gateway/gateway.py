@@ -1,0 +1,349 @@
+"""The gateway's inside: implements `octavo_gateway.requests.Gateway` for both edges.
+
+start: tenant > checks > tokenize (out of the loop when long) > admit > find the same request here, or submit it > wait for
+the scheduler's word. Everything after that happens in LiveRequest (what is known) and GenerationView (what was given out).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from octavo.errors import (
+    AlreadyExists,
+    Cancelled,
+    DeadlineExceeded,
+    InternalError,
+    OctavoError,
+    Unavailable,
+    UnknownRequest,
+)
+from octavo.v1 import scheduler_pb2
+from opentelemetry.trace import Tracer
+
+from octavo_gateway import sampling_checks as check
+from octavo_gateway.admission import MAX_NAME_CHARS, Admission, AdmittedRequest
+from octavo_gateway.chat import check_messages
+from octavo_gateway.generation import GenerationView
+from octavo_gateway.live import LiveRequest
+from octavo_gateway.metrics import GatewayMetrics
+from octavo_gateway.requests import CancelOutcome, ChatMessage, EdgeContext, Generation, ModelInfo, RequestParams
+from octavo_gateway.spans import RequestSpan
+from octavo_gateway.tenants import DEFAULT_TENANT, TenantDirectory
+from octavo_gateway.tokenizer import THREAD_TEXT_CHARS
+from octavo_gateway.upstream import Upstream
+
+DEADLINE_GRACE_S: Final = 0.5
+"""The scheduler ends a request at its deadline; this much later the gateway does it without it."""
+MAX_TOKENIZE_CHARS: Final = 1_000_000
+KEPT_FOR_ACK: Final = 4096
+CANCEL_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What ListModels says of the model beyond the scheduler's Welcome."""
+
+    architecture: str
+    created_unix_s: int
+
+
+class OctavoGateway:
+    """See `octavo_gateway.requests.Gateway` for the contract of each method."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        upstream: Upstream,
+        tenants: TenantDirectory,
+        facts: ModelFacts,
+        metrics: GatewayMetrics,
+        tracer: Tracer,
+        log: logging.Logger,
+        clock: Callable[[], float],
+        slow_client_timeout_s: float = 10.0,
+    ) -> None:
+        self.slow_client_timeout_s = slow_client_timeout_s
+        self._admission = admission
+        self._tokenizer = admission.tokenizer
+        self._upstream = upstream
+        self._tenants = tenants
+        self._facts = facts
+        self._metrics = metrics
+        self._tracer = tracer
+        self._log = log
+        self._clock = clock
+        self._live: dict[tuple[str, str], LiveRequest] = {}  # (tenant, request id)
+        self._by_key: dict[tuple[str, str], LiveRequest] = {}  # (tenant, idempotency key)
+        self._ackable: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._draining = False
+
+    @property
+    def ready(self) -> bool:
+        return self._upstream.ready and not self._draining
+
+    @property
+    def live_count(self) -> int:
+        """Requests under way."""
+        return self._upstream.live_count
+
+    async def start(self, params: RequestParams, edge: EdgeContext) -> Generation:
+        received, received_ns = self._clock(), time.time_ns()
+        operation = "chat" if params.kind == "chat" else "text_completion"
+        span = RequestSpan(
+            self._tracer, edge.edge, operation, params.model or self._admission.model, edge.traceparent, received_ns
+        )
+        try:
+            return await self._start(params, edge, span, received)
+        except OctavoError as error:
+            self._refused(span, error)
+            raise
+        except asyncio.CancelledError:
+            span.fail(Cancelled("the client left before the first token", reason="client_disconnect"))
+            raise
+        except BaseException as error:
+            span.fail(InternalError(str(error)))
+            raise
+
+    async def _start(self, params: RequestParams, edge: EdgeContext, span: RequestSpan, received: float) -> Generation:
+        tenant = self._tenants.tenant_of(edge.api_key)
+        if self._draining:
+            raise Unavailable(
+                "this gateway is shutting down; try another", reason="rejected-draining", retry_after_s=1.0
+            )
+        limits = await self._upstream.wait_ready()
+        self._admission.check(params, limits)
+        tokenizing_ns = time.time_ns()
+        prompt_ids = await self._encode(params)
+        tokenized = self._clock()
+        span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
+        deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
+        admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits)
+        span.admitted(admitted)
+        live = self._same_request(admitted)
+        if live is None:
+            live = self._submit(admitted, span, received)
+        await self._accepted(live, span)
+        return GenerationView(live, span, self._tokenizer, self._clock, self._log, tokenized_s=tokenized)
+
+    async def _encode(self, params: RequestParams) -> list[int]:
+        chars = len(params.prompt_text or "") + sum(len(message.content) for message in params.messages)
+        if chars < THREAD_TEXT_CHARS or params.kind == "chat":
+            # A template is rendered under sys.settrace, which belongs to this thread.
+            return self._admission.encode(params)
+        return await asyncio.to_thread(self._admission.encode, params)
+
+    def _same_request(self, admitted: AdmittedRequest) -> LiveRequest | None:
+        """The live request of this id or key. AlreadyExists when its body is another."""
+        found = self._live.get((admitted.tenant, admitted.request_id))
+        if found is None and admitted.idempotency_key:
+            found = self._by_key.get((admitted.tenant, admitted.idempotency_key))
+        if found is None or found.ended:
+            return None
+        if found.admitted is not None and found.admitted.body_hash != admitted.body_hash:
+            raise AlreadyExists(
+                "a request of this id or idempotency key exists with another body; use a new one", field="request_id"
+            )
+        return found
+
+    def _submit(self, admitted: AdmittedRequest, span: RequestSpan, received: float) -> LiveRequest:
+        deadline = None if admitted.deadline_s is None else received + admitted.deadline_s
+        if deadline is not None and deadline <= self._clock():
+            raise DeadlineExceeded("the deadline had passed on arrival", reason="rejected-deadline")
+        live = self._new_live(wire_id(admitted.tenant, admitted.request_id), admitted, received)
+        live.traceparent = span.traceparent
+        live.deadline = deadline
+        self._upstream.submit(live)
+        self._name(live, admitted.tenant, admitted.request_id, admitted.idempotency_key)
+        if deadline is not None:
+            self._watch_deadline(live, deadline)
+        return live
+
+    def _name(self, live: LiveRequest, tenant: str, request_id: str, idempotency_key: str) -> None:
+        """Lets others find the request until it ends."""
+        for table, name in ((self._live, request_id), (self._by_key, idempotency_key)):
+            if name:
+                table[tenant, name] = live
+                live.names.append((table, (tenant, name)))
+
+    def _new_live(self, name: str, admitted: AdmittedRequest | None, received: float) -> LiveRequest:
+        return LiveRequest(name, self._tokenizer, self._upstream, self, self._clock, admitted, received)
+
+    def _watch_deadline(self, live: LiveRequest, deadline: float) -> None:
+        def too_late() -> None:
+            if not live.ended:
+                live.cancel("deadline")
+                live.fail(DeadlineExceeded("the deadline has passed", reason="evicted-deadline"))
+
+        delay = deadline - self._clock() + DEADLINE_GRACE_S
+        live.deadline_timer = asyncio.get_running_loop().call_later(delay, too_late)
+
+    async def _accepted(self, live: LiveRequest, span: RequestSpan) -> None:
+        """Waits for the scheduler's first word; raises when it is a refusal. A caller that leaves cancels."""
+        live.clients += 1
+        try:
+            await asyncio.shield(live.accepted)
+        except asyncio.CancelledError:
+            live.leave("client_disconnect")
+            raise
+        if live.error is not None and not live.completion_tokens:
+            live.clients -= 1
+            self._log_refused(span, live.error)
+            raise live.error
+
+    async def attach(self, request_id: str, idempotency_key: str, from_byte: int, edge: EdgeContext) -> Generation:
+        span = RequestSpan(self._tracer, edge.edge, "attach", self._admission.model, edge.traceparent, time.time_ns())
+        try:
+            tenant = self._tenants.tenant_of(edge.api_key)
+            check.name("request_id", request_id, MAX_NAME_CHARS)
+            check.name("idempotency_key", idempotency_key, MAX_NAME_CHARS)
+            if not request_id and not idempotency_key:
+                raise check.invalid("request_id", "neither it nor idempotency_key is given; send one")
+            live = self._live.get((tenant, request_id)) or self._by_key.get((tenant, idempotency_key))
+            if live is None or live.ended:
+                await self._upstream.wait_ready()
+                live = self._attach_upstream(tenant, request_id, idempotency_key)
+            await self._accepted(live, span)
+            if live.admitted is None:
+                raise live.error or UnknownRequest("this request is not known here", reason="request_not_found")
+            span.admitted(live.admitted)
+            return GenerationView(live, span, self._tokenizer, self._clock, self._log, from_byte=from_byte)
+        except OctavoError as error:
+            self._refused(span, error)
+            raise
+        except asyncio.CancelledError:
+            span.fail(Cancelled("the client left", reason="client_disconnect"))
+            raise
+
+    def _attach_upstream(self, tenant: str, request_id: str, idempotency_key: str) -> LiveRequest:
+        name = wire_id(tenant, request_id or self._admission.draw_id())
+        live = self._new_live(name, None, self._clock())
+        # Known at once, so that a second attach waits for the same answer.
+        self._name(live, tenant, request_id, idempotency_key)
+        order = scheduler_pb2.AttachOrder(request_id=name, idempotency_key=idempotency_key, tenant=tenant)
+        self._upstream.attach(live, order)
+        return live
+
+    async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
+        tenant = self._tenants.tenant_of(edge.api_key)
+        if not check.name("request_id", request_id, MAX_NAME_CHARS):
+            raise check.invalid("request_id", "it is empty; send the id of Started")
+        word = reason if reason in ("client_disconnect", "slow_client", "shutdown") else "client_cancel"
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                return await self._upstream.cancel_and_wait(wire_id(tenant, request_id), word)
+        except TimeoutError:
+            raise Unavailable("the scheduler did not confirm the cancel in time", reason="scheduler-slow") from None
+
+    def ack(
+        self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext
+    ) -> bool:
+        name = (self._tenants.tenant_of(edge.api_key), request_id)
+        if name not in self._live and name not in self._ackable:
+            return False
+        self._ackable.pop(name, None)
+        self._metrics.acked(first_token_ms)
+        self._log.info(
+            "request %s acknowledged: %d bytes, first token after %.1f ms, last after %.1f ms at the client",
+            request_id, byte_end, first_token_ms, last_token_ms,
+        )  # fmt: skip
+        return True
+
+    def tokenize(
+        self,
+        model: str,
+        text: str | None,
+        messages: Sequence[ChatMessage] | None,
+        *,
+        parse_special: bool = False,
+        add_bos: bool | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        self._admission.check_model(model)
+        if messages is not None:
+            check_messages(messages)
+            for i, message in enumerate(messages):
+                check.text(f"messages[{i}].content", message.content)
+            return self._admission.chat.encode(messages, add_generation_prompt=add_generation_prompt)
+        if text is None:
+            raise check.invalid("text", "neither it nor messages is given; send one")
+        if len(check.text("text", text)) > MAX_TOKENIZE_CHARS:
+            raise check.invalid("text", f"{len(text)} characters; send at most {MAX_TOKENIZE_CHARS}")
+        return self._tokenizer.with_bos(self._tokenizer.encode(text, parse_special=parse_special), add_bos)
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        return self._tokenizer.pieces(check.token_ids("token_ids", token_ids, self._tokenizer.vocab_size))
+
+    def detokenize(self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        self._admission.check_model(model)
+        ids = check.token_ids("token_ids", token_ids, self._tokenizer.vocab_size)
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def models(self) -> list[ModelInfo]:
+        limits = self._upstream.limits
+        return [
+            ModelInfo(
+                id=self._admission.model,
+                max_model_len=limits.max_model_len if limits else 0,
+                vocab_size=self._tokenizer.vocab_size,
+                architecture=self._facts.architecture,
+                fingerprint=limits.root_key.hex() if limits else "",
+                created_unix_s=self._facts.created_unix_s,
+            )
+        ]
+
+    async def drain(self) -> None:
+        """No new requests; waits for live ones, and cancels the rest when the caller's time is over."""
+        self._draining = True
+        try:
+            await self._upstream.wait_idle()
+        except asyncio.CancelledError:
+            for live in list(self._live.values()):
+                live.cancel("shutdown")
+                live.fail(Unavailable("this gateway is shutting down", reason="shutdown", retry_after_s=1.0))
+            raise
+
+    def first_token(self, seconds: float) -> None:
+        """Observer of live requests: the first token came, seconds after the request was received."""
+        self._metrics.first_token(seconds)
+
+    def token_gap(self, seconds: float, tokens: int) -> None:
+        """Observer of live requests: `tokens` more after `seconds`."""
+        self._metrics.token_gap(seconds, tokens)
+
+    def ended(self, live: LiveRequest) -> None:
+        """Observer of live requests: one came to its terminal. Its names are free again, an Ack may still come."""
+        if live.deadline_timer is not None:
+            live.deadline_timer.cancel()
+        for table, name in live.names:
+            if table.get(name) is live:
+                del table[name]
+        if live.admitted is not None:
+            self._ackable[live.admitted.tenant, live.admitted.request_id] = None
+            while len(self._ackable) > KEPT_FOR_ACK:
+                self._ackable.popitem(last=False)
+        self._metrics.ended(live)
+
+    def _refused(self, span: RequestSpan, error: OctavoError) -> None:
+        if not span.ended:  # otherwise a live request was counted when it ended
+            self._metrics.refused(error)
+            self._log_refused(span, error)
+
+    def _log_refused(self, span: RequestSpan, error: OctavoError) -> None:
+        span.fail(error)
+        self._log.info("request refused: %s (%s), trace %s", error.default_reason, error.reason, span.trace_id)
+
+
+def wire_id(tenant: str, request_id: str) -> str:
+    """A request's name on the scheduler's stream: two tenants may choose the same id."""
+    return request_id if tenant == DEFAULT_TENANT else f"{tenant}/{request_id}"
+
+
+def _shortest(*seconds: float | None) -> float | None:
+    given = [value for value in seconds if value is not None]
+    return min(given) if given else None

@@ -1,0 +1,117 @@
+"""/v1/completions and /v1/chat/completions as ASGI applications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo.errors import OctavoError
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from octavo_gateway.http.answer import Answer, Body, RawHeaders
+from octavo_gateway.http.bodies import ChatBody, CompletionBody, decode_body
+from octavo_gateway.http.calls import Call, Calls, SlowClient
+from octavo_gateway.http.connection import Connection
+from octavo_gateway.http.edge import read_headers
+from octavo_gateway.http.errors import BodyTooLarge, error_headers, error_json
+from octavo_gateway.http.forms import ChatForm, CompletionForm, Form
+from octavo_gateway.http.params import chat_params, completion_params, rename_fields
+from octavo_gateway.http.read import ClientGone, read_json
+from octavo_gateway.http.refused import check_chat, check_completion
+from octavo_gateway.requests import Gateway, RequestParams
+
+
+@dataclass(slots=True)
+class Asked:
+    """A body that was understood."""
+
+    body: ChatBody | CompletionBody
+    params: Sequence[RequestParams]
+    form: Form
+
+
+def read_chat(raw: bytes) -> Asked:
+    """Raises InvalidRequest."""
+    body = decode_body(raw, ChatBody)
+    check_chat(raw)
+    return Asked(body, [chat_params(body)], ChatForm(bool(body.logprobs)))
+
+
+def read_completion(raw: bytes) -> Asked:
+    """Raises InvalidRequest."""
+    body = decode_body(raw, CompletionBody)
+    check_completion(raw)
+    return Asked(body, completion_params(body), CompletionForm(body.logprobs is not None))
+
+
+class GeneratingEndpoint:
+    """Body in, answer or error out, for either form."""
+
+    def __init__(self, gateway: Gateway, calls: Calls, read: Callable[[bytes], Asked], max_body_bytes: int) -> None:
+        self._gateway = gateway
+        self._calls = calls
+        self._read = read
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Connection = scope["state"]["connection"]
+        headers = Headers(scope=scope)
+        body = Body(send, connection, self._gateway.slow_client_timeout_s)
+        call = Call(self._gateway, connection, self._calls)
+        asked: Asked | None = None
+        try:
+            named = read_headers(headers)
+            raw = await read_json(
+                headers, receive, max_bytes=self._max_body_bytes, timeout_s=self._gateway.slow_client_timeout_s
+            )
+            asked = self._read(raw)
+            del raw
+            params = [named.apply(item, i, len(asked.params)) for i, item in enumerate(asked.params)]
+            asked.params = params
+            answer = Answer(call, asked.form, asked.body.n or 1, body, request_id=named.request_id)
+            understood = asked
+
+            async def work() -> None:
+                await call.start(params, named.edge)
+                answer.fingerprint = self._fingerprint(call.generations[0].model)
+                await _send(answer, understood)
+
+            await call.run(work)
+        except OctavoError as error:
+            if asked is not None:  # from the gateway, in the gateway's words
+                rename_fields(error, asked.body)
+            await self._send_error(error, body, call, headers)
+        except ClientGone:
+            return
+
+    async def _send_error(self, error: OctavoError, body: Body, call: Call, headers: Headers) -> None:
+        """Before the first byte: a status. After it: an error event, and no [DONE]."""
+        data = error_json(error)
+        try:
+            if body.started:
+                await body.write(200, [], b"data: " + data + b"\n\n", more=False)
+                return
+            named: RawHeaders = [(b"content-length", str(len(data)).encode())]
+            request_id = call.generations[0].request_id if call.generations else headers.get("x-request-id", "")
+            if request_id:
+                named.append((b"x-request-id", request_id.encode("latin-1", "replace")))
+            await body.write(error.http_status, error_headers(error) + named, data, more=False)
+            if isinstance(error, BodyTooLarge):
+                call.connection.linger()
+        except SlowClient:
+            call.connection.abort()
+
+    def _fingerprint(self, model: str) -> str | None:
+        return next((f"octavo-{item.fingerprint[:16]}" for item in self._gateway.models() if item.id == model), None)
+
+
+async def _send(answer: Answer, asked: Asked) -> None:
+    if not asked.body.stream:
+        await answer.whole()
+        return
+    options = asked.body.stream_options
+    await answer.stream(
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+    )

@@ -1,0 +1,120 @@
+"""How the two endpoints show the same deltas: chat.completion and text_completion, whole and in chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from msgspec import UNSET
+
+from octavo_gateway.http.logprobs import CompletionLogprobsForm, chat_logprobs
+from octavo_gateway.http.shapes import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatMessageBody,
+    CompletionChoice,
+)
+from octavo_gateway.requests import Delta, TokenLogprob
+
+
+@dataclass(slots=True)
+class WholeChoice:
+    """All deltas of one choice, joined."""
+
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    echoed: str = ""  # text that came before any token
+    finish_reason: str | None = None
+    stop_hit: str = ""
+    tokens: int = 0
+
+    def take(self, delta: Delta) -> None:
+        if is_echo(delta) and not self.tokens:
+            self.echoed += delta.text
+        self.texts.append(delta.text)
+        self.logprobs += delta.logprobs
+        self.tokens = delta.token_end
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.stop_hit = delta.stop_hit or self.stop_hit
+
+
+class Form(Protocol):
+    """One endpoint's view; `index` is the choice's place in the response."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def chunk(self, index: int, delta: Delta) -> Any | None:
+        """The chunk's choice, or None when the delta has nothing to show."""
+
+    def whole(self, index: int, choice: WholeChoice) -> Any:
+        """The choice of a response that is not streamed."""
+
+
+def is_echo(delta: Delta) -> bool:
+    """Text without tokens of its own before the first token: an echoed prompt."""
+    return bool(delta.text) and not delta.token_ids and not delta.logprobs and delta.finish_reason is None
+
+
+class ChatForm:
+    """POST /v1/chat/completions."""
+
+    id_prefix, whole_object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, logprobs: bool) -> None:
+        self._logprobs = logprobs
+        self._begun: set[int] = set()
+
+    def chunk(self, index: int, delta: Delta) -> ChatChunkChoice | None:
+        """The role goes with the first chunk of a choice that has something to show."""
+        if not delta.text and not delta.finish_reason and not (self._logprobs and delta.logprobs):
+            return None
+        first = index not in self._begun
+        self._begun.add(index)
+        return ChatChunkChoice(
+            index,
+            ChatDelta("assistant" if first else UNSET, delta.text if delta.text or first else UNSET),
+            chat_logprobs(delta.logprobs) if self._logprobs else None,
+            delta.finish_reason,
+            delta.stop_hit or UNSET,
+        )
+
+    def whole(self, index: int, choice: WholeChoice) -> ChatChoice:
+        return ChatChoice(
+            index,
+            ChatMessageBody("".join(choice.texts)),
+            chat_logprobs(choice.logprobs) if self._logprobs else None,
+            choice.finish_reason,
+            choice.stop_hit or UNSET,
+        )
+
+
+class CompletionForm:
+    """POST /v1/completions."""
+
+    id_prefix, whole_object, chunk_object = "cmpl-", "text_completion", "text_completion"
+
+    def __init__(self, logprobs: bool) -> None:
+        self._logprobs = logprobs
+        self._forms: dict[int, CompletionLogprobsForm] = {}
+
+    def chunk(self, index: int, delta: Delta) -> CompletionChoice | None:
+        if not delta.text and not delta.finish_reason and not (self._logprobs and delta.logprobs):
+            return None
+        logprobs = None
+        if self._logprobs:
+            form = self._forms.setdefault(index, CompletionLogprobsForm())
+            if is_echo(delta):
+                form.skip(delta.text)
+            logprobs = form.take(delta.logprobs)
+        return CompletionChoice(index, delta.text, logprobs, delta.finish_reason, delta.stop_hit or UNSET)
+
+    def whole(self, index: int, choice: WholeChoice) -> CompletionChoice:
+        logprobs = None
+        if self._logprobs:
+            form = CompletionLogprobsForm()
+            form.skip(choice.echoed)
+            logprobs = form.take(choice.logprobs)
+        return CompletionChoice(index, "".join(choice.texts), logprobs, choice.finish_reason, choice.stop_hit or UNSET)

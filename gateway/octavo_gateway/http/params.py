@@ -1,0 +1,163 @@
+"""Bodies to RequestParams: one conversion per endpoint, nothing validated but what only HTTP can say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.errors import FieldViolation, InvalidRequest, OctavoError
+
+from octavo_gateway.http.bodies import ChatBody, CompletionBody, GenerationBody, Message
+from octavo_gateway.requests import ChatMessage, RequestParams
+
+MAX_PROMPTS = 256
+"""Prompts in one /v1/completions body; each is a request of its own inside."""
+
+
+def completion_params(body: CompletionBody) -> list[RequestParams]:
+    """One RequestParams per prompt. Raises InvalidRequest for a mixed or empty list."""
+    prompts = _prompts(body.prompt)
+    made = []
+    for prompt in prompts:
+        params = _common(body, "generate")
+        if isinstance(prompt, str):
+            params.prompt_text = prompt
+        else:
+            params.prompt_ids = prompt
+        params.echo = bool(body.echo)
+        params.logprobs = body.logprobs
+        made.append(params)
+    return made
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> Sequence[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequest("prompt: the list is empty; send a string or token ids", field="prompt")
+    texts = [item for item in prompt if isinstance(item, str)]
+    ids = [item for item in prompt if isinstance(item, int)]
+    lists = [item for item in prompt if isinstance(item, list)]
+    if len(ids) == len(prompt):
+        return [ids]
+    if len(texts) != len(prompt) and len(lists) != len(prompt):
+        raise InvalidRequest("prompt: a list holds either strings, or token ids, or lists of token ids", field="prompt")
+    if len(prompt) > MAX_PROMPTS:
+        raise InvalidRequest(f"prompt: {len(prompt)} prompts; send at most {MAX_PROMPTS} at once", field="prompt")
+    return texts or lists
+
+
+def chat_params(body: ChatBody) -> RequestParams:
+    """Raises InvalidRequest for content that is not text and for contradictory limits."""
+    params = _common(body, "chat")
+    params.messages = chat_messages(body.messages)
+    params.add_generation_prompt = body.add_generation_prompt is not False
+    if body.max_completion_tokens is not None:
+        if body.max_tokens not in (None, body.max_completion_tokens):
+            raise InvalidRequest("max_tokens: differs from max_completion_tokens; send one of them", field="max_tokens")
+        params.max_tokens = body.max_completion_tokens
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs: needs logprobs true", field="top_logprobs")
+    if body.logprobs:
+        params.logprobs = body.top_logprobs or 0
+    return params
+
+
+def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
+    """Content as one string each. Raises InvalidRequest naming `messages[i].field`."""
+    return [
+        ChatMessage(message.role, _content(message, f"messages[{i}]"), message.name or "")
+        for i, message in enumerate(messages)
+    ]
+
+
+def _content(message: Message, where: str) -> str:
+    for field in ("tool_calls", "function_call", "audio"):
+        if getattr(message, field):
+            raise InvalidRequest(f"{where}.{field}: not built yet; leave the field out", field=f"{where}.{field}")
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise InvalidRequest(f"{where}.content: required; send a string or text parts", field=f"{where}.content")
+    if isinstance(message.content, str):
+        return message.content
+    texts = []
+    for i, part in enumerate(message.content):
+        at = f"{where}.content[{i}]"
+        if part.type != "text":
+            raise InvalidRequest(f"{at}.type: {part.type!r} is not built yet; use text parts", field=f"{at}.type")
+        if part.text is None:
+            raise InvalidRequest(f"{at}.text: this field is required", field=f"{at}.text")
+        texts.append(part.text)
+    return "".join(texts)
+
+
+def _common(body: GenerationBody, kind: str) -> RequestParams:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options: needs stream true", field="stream_options")
+    return RequestParams(
+        kind="chat" if kind == "chat" else "generate",
+        model=body.model or "",
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=body.logit_bias or {},
+        seed=body.seed,
+        max_tokens=body.max_tokens,
+        min_tokens=body.min_tokens or 0,
+        stop=[body.stop] if isinstance(body.stop, str) else (body.stop or ()),
+        stop_token_ids=body.stop_token_ids or (),
+        ignore_eos=bool(body.ignore_eos),
+        include_stop_str=bool(body.include_stop_str_in_output),
+        n=body.n,
+        skip_special_tokens=body.skip_special_tokens is not False,
+        cache_salt=body.cache_salt or "",
+    )
+
+
+_RENAMED = {
+    "prompt_text": "prompt",
+    "prompt_ids": "prompt",
+    "text": "prompt",
+    "token_ids": "prompt",
+    "prompt.text": "prompt",
+    "prompt.token_ids": "prompt",
+    "token_ids.ids": "prompt",
+    "ids": "prompt",
+    "include_stop_str": "include_stop_str_in_output",
+    "request_id": "X-Request-Id",
+    "idempotency_key": "Idempotency-Key",
+    "priority": "X-Octavo-Priority",
+    "slo_class": "X-Octavo-Slo-Class",
+    "deadline_ms": "X-Octavo-Deadline-Ms",
+    "cache_off": "X-Octavo-Cache",
+    "api_key": "Authorization",
+}
+"""The gateway's field names that HTTP clients know under another one."""
+
+
+def rename_fields(error: OctavoError, body: GenerationBody | None = None) -> None:
+    """Rewrites the error's violations to the names that the client of this body used."""
+    renamed = dict(_RENAMED)
+    if isinstance(body, ChatBody):
+        renamed["logprobs"] = "top_logprobs" if body.top_logprobs is not None else "logprobs"
+        if body.max_completion_tokens is not None:
+            renamed["max_tokens"] = "max_completion_tokens"
+    before = error.field
+    error.violations = tuple(
+        FieldViolation(_rename(violation.field, renamed), violation.description) for violation in error.violations
+    )
+    if before and error.message.startswith(before + ":"):
+        error.message = error.field + error.message[len(before) :]
+
+
+def _rename(field: str, renamed: dict[str, str]) -> str:
+    for prefix in ("sampling.", "options.", "context."):
+        field = field.removeprefix(prefix)
+    if field in renamed:
+        return renamed[field]
+    head, bracket, rest = field.partition("[")
+    return renamed.get(head, head) + bracket + rest

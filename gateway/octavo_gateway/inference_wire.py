@@ -1,0 +1,166 @@
+"""Between the edge-neutral nouns and the messages of octavo.v1.InferenceService."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from octavo.v1 import inference_pb2 as pb
+
+from octavo_gateway.requests import (
+    ChatMessage,
+    Delta,
+    Event,
+    Finished,
+    Generation,
+    ModelInfo,
+    RequestParams,
+    TokenLogprob,
+)
+
+FINISH_REASONS: Final = {
+    "stop": pb.FINISH_REASON_STOP,
+    "length": pb.FINISH_REASON_LENGTH,
+    "tool_calls": pb.FINISH_REASON_TOOL_CALLS,
+}
+
+StreamResponse = pb.GenerateResponse | pb.ChatResponse | pb.AttachResponse
+
+
+def generate_params(request: pb.GenerateRequest) -> RequestParams:
+    """A raw prompt as the client sent it."""
+    prompt = request.WhichOneof("prompt")
+    params = _common("generate", request.context, request.sampling, request.options)
+    params.prompt_text = request.text if prompt == "text" else None
+    params.prompt_ids = list(request.token_ids.ids) if prompt == "token_ids" else None
+    return params
+
+
+def chat_params(request: pb.ChatRequest) -> RequestParams:
+    """Messages as the client sent them."""
+    params = _common("chat", request.context, request.sampling, request.options)
+    params.messages = chat_messages(request.messages)
+    if request.HasField("add_generation_prompt"):
+        params.add_generation_prompt = request.add_generation_prompt
+    return params
+
+
+def chat_messages(messages: Sequence[pb.Message]) -> list[ChatMessage]:
+    """Plain messages."""
+    return [ChatMessage(message.role, message.content, message.name) for message in messages]
+
+
+def _common(kind: str, context: pb.RequestContext, sampling: pb.Sampling, options: pb.Options) -> RequestParams:
+    params = RequestParams(kind="chat" if kind == "chat" else "generate")
+    for name in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+                 "repetition_penalty", "seed"):  # fmt: skip
+        if sampling.HasField(name):
+            setattr(params, name, getattr(sampling, name))
+    params.logit_bias = dict(sampling.logit_bias)
+    for name in ("max_tokens", "n", "logprobs", "skip_special_tokens"):
+        if options.HasField(name):
+            setattr(params, name, getattr(options, name))
+    params.min_tokens = options.min_tokens
+    params.stop = list(options.stop)
+    params.stop_token_ids = list(options.stop_token_ids)
+    params.ignore_eos = options.ignore_eos
+    params.include_stop_str = options.include_stop_str
+    params.echo = options.echo
+    params.model = context.model
+    params.request_id = context.request_id
+    params.idempotency_key = context.idempotency_key
+    params.priority = context.priority
+    params.slo_class = context.slo_class
+    params.deadline_ms = context.deadline_ms
+    params.cache_off = context.cache_off
+    params.cache_salt = context.cache_salt
+    return params
+
+
+def started_message(generation: Generation) -> pb.Started:
+    """The first message of a stream."""
+    return pb.Started(
+        request_id=generation.request_id,
+        model=generation.model,
+        trace_id=generation.trace_id,
+        prompt_tokens=generation.prompt_tokens,
+        seed=generation.seed,
+    )
+
+
+def fill_event(response: StreamResponse, event: Event) -> None:
+    """Puts one event into a stream's response."""
+    if isinstance(event, Delta):
+        _fill_delta(response.delta, event)
+    else:
+        response.finished.CopyFrom(_finished_message(event))
+
+
+def _fill_delta(message: pb.Delta, delta: Delta) -> None:
+    message.index = delta.index
+    message.text = delta.text
+    message.token_ids.extend(delta.token_ids)
+    message.logprobs.extend(_logprob_message(logprob) for logprob in delta.logprobs)
+    message.token_end = delta.token_end
+    message.byte_end = delta.byte_end
+    if delta.finish_reason is not None:
+        message.finish_reason = FINISH_REASONS[delta.finish_reason]
+        message.stop_hit = delta.stop_hit
+
+
+def _logprob_message(logprob: TokenLogprob) -> pb.TokenLogprob:
+    return pb.TokenLogprob(
+        token_id=logprob.token_id,
+        text=logprob.text,
+        token_bytes=logprob.token_bytes,
+        logprob=logprob.logprob,
+        top=[_logprob_message(top) for top in logprob.top],
+    )
+
+
+def _finished_message(finished: Finished) -> pb.Finished:
+    usage, timings = finished.usage, finished.timings
+    return pb.Finished(
+        usage=pb.Usage(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+        ),
+        timings=pb.Timings(
+            t_received_unix_us=timings.t_received_unix_us,
+            t_tokenized_us=timings.t_tokenized_us,
+            t_admitted_us=timings.t_admitted_us,
+            t_prefill_start_us=timings.t_prefill_start_us,
+            t_first_token_us=timings.t_first_token_us,
+            t_last_token_us=timings.t_last_token_us,
+            t_complete_us=timings.t_complete_us,
+            queue_us=timings.queue_us,
+            kv_load_us=timings.kv_load_us,
+            prefill_us=timings.prefill_us,
+            decode_us=timings.decode_us,
+            preemptions=timings.preemptions,
+            attempts=timings.attempts,
+        ),
+        choices=[
+            pb.ChoiceEnd(
+                index=choice.index,
+                finish_reason=FINISH_REASONS[choice.finish_reason],
+                tokens=choice.tokens,
+                bytes=choice.bytes,
+                ids_blake3=choice.ids_blake3,
+            )
+            for choice in finished.choices
+        ],
+    )
+
+
+def model_message(model: ModelInfo) -> pb.Model:
+    """One served model."""
+    return pb.Model(
+        id=model.id,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        architecture=model.architecture,
+        fingerprint=model.fingerprint,
+        created_unix_s=model.created_unix_s,
+    )

@@ -1,0 +1,221 @@
+"""A request under way: what the scheduler has said of it so far, and the one end it comes to.
+
+No I/O here: the upstream calls the `on_*` methods, readers look at what changed, orders to the scheduler go through the
+`Orders` that it was given. Times are seconds on the gateway's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.errors import Cancelled, InternalError, OctavoError, from_outcome
+
+from octavo_gateway.admission import AdmittedRequest
+from octavo_gateway.choice import ChoiceOutput, RawLogprob
+from octavo_gateway.request_state import load_state
+from octavo_gateway.tokenizer import Tokenizer
+
+
+class Orders(Protocol):
+    """What a live request may ask of the scheduler; never blocks."""
+
+    def stop_choice(self, wire_id: str, index: int, at_len: int) -> None: ...
+
+    def cancel(self, wire_id: str, reason: str) -> None: ...
+
+    def forget(self, wire_id: str) -> None: ...
+
+
+class Observer(Protocol):
+    """Who counts; see metrics.py."""
+
+    def first_token(self, seconds: float) -> None: ...
+
+    def token_gap(self, seconds: float, tokens: int) -> None: ...
+
+    def ended(self, live: LiveRequest) -> None: ...
+
+
+@dataclass(slots=True)
+class TravelledTimes:
+    """Durations in microseconds that the scheduler and the worker measured."""
+
+    queue_us: int = 0
+    kv_load_us: int = 0
+    worker_wait_us: int = 0
+    prefill_us: int = 0
+    decode_us: int = 0
+    scheduler_us: int = 0
+    first_token_us: int = 0
+    preemptions: int = 0
+    attempts: int = 1
+
+
+class LiveRequest:
+    """`admitted` is None while an attach waits for the state that the scheduler holds.
+
+    `error` or `finished` is set once: the terminal. `wire_id` is the request's name on the scheduler's stream.
+    """
+
+    def __init__(
+        self,
+        wire_id: str,
+        tokenizer: Tokenizer,
+        orders: Orders,
+        observer: Observer,
+        clock: Callable[[], float],
+        admitted: AdmittedRequest | None = None,
+        received: float | None = None,
+    ) -> None:
+        self.wire_id = wire_id
+        self.admitted = admitted
+        self.choices: list[ChoiceOutput] = []
+        self.attempt = 1
+        self.traceparent = ""
+        self.submitted = clock()
+        self.received = self.submitted if received is None else received
+        self.first_token = self.last_token = self.completed = 0.0
+        self.deadline: float | None = None
+        self.deadline_timer: asyncio.TimerHandle | None = None
+        self.cached_tokens = 0
+        self.busy_ns = 0  # spent on text
+        self.times = TravelledTimes()
+        self.finished = False
+        self.error: OctavoError | None = None
+        self.cancel_reason = ""
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.wakeups: set[asyncio.Event] = set()
+        self.clients = 0  # who waits for it or reads it
+        self.names: list[tuple[dict[tuple[str, str], LiveRequest], tuple[str, str]]] = []
+        self._tokenizer = tokenizer
+        self._orders = orders
+        self._observer = observer
+        self._clock = clock
+        if admitted is not None:
+            self._make_choices(admitted)
+
+    @property
+    def ended(self) -> bool:
+        """The terminal is known."""
+        return self.finished or self.error is not None
+
+    @property
+    def outcome(self) -> str:
+        """One word: finished, or what the error is."""
+        return "finished" if self.finished else (self.error.default_reason if self.error else "running")
+
+    def _make_choices(self, admitted: AdmittedRequest) -> None:
+        self.choices = [ChoiceOutput(i, admitted.text, self._tokenizer, admitted.prompt_ids) for i in range(admitted.n)]
+
+    def on_accepted(self, *, attached: bool, state: bytes, prompt_ids: list[int]) -> None:
+        """The scheduler took it. When it had it already, under this name or key, its state is the one in force."""
+        if attached and state and not self.accepted.done():
+            try:
+                self.admitted = load_state(state, prompt_ids)
+            except OctavoError as error:
+                self.fail(error)
+                return
+            self._make_choices(self.admitted)
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+
+    def on_tokens(self, index: int, start: int, ids: Sequence[int], logprobs: Sequence[RawLogprob]) -> None:
+        """New tokens of a choice. Raises TokenGap when some are missing: the stream cannot be trusted any more."""
+        if self.ended or index >= len(self.choices):
+            return
+        choice = self.choices[index]
+        before = len(choice.ids)
+        started = time.perf_counter_ns()
+        try:
+            stopped = choice.finish_reason is None and choice.accept(start, ids, logprobs)
+        except IndexError:
+            self.cancel("failed")
+            self.fail(InternalError(f"the worker sent a token id that is not in the vocabulary: {max(ids)}"))
+            return
+        self.busy_ns += time.perf_counter_ns() - started
+        if stopped:
+            self._orders.stop_choice(self.wire_id, index, len(choice.ids))
+        if len(choice.ids) > before:
+            self._note_tokens(len(choice.ids) - before)
+            self.wake()
+
+    def _note_tokens(self, count: int) -> None:
+        now = self._clock()
+        if not self.first_token:
+            self.first_token = now
+            self._observer.first_token(now - self.received)
+        else:
+            self._observer.token_gap(now - self.last_token, count)
+        self.last_token = now
+
+    def on_choice_finished(self, index: int, reason: str, stop_token: int) -> None:
+        """A choice ended at the worker: `stop` by a token, or `length`."""
+        if self.ended or index >= len(self.choices):
+            return
+        if reason == "stop":
+            self.choices[index].finish("stop", str(stop_token))
+        else:
+            self.choices[index].finish("length")
+        self.wake()
+
+    def on_finished(
+        self, outcome: str, reason: str, message: str, retry_after_s: float, cached_tokens: int, times: TravelledTimes
+    ) -> None:
+        """The scheduler's terminal."""
+        if self.ended:
+            return
+        self.times, self.cached_tokens = times, cached_tokens
+        if outcome != "finished":
+            self.fail(from_outcome(outcome, reason or self.cancel_reason, message, retry_after_s))
+            return
+        unfinished = [choice.index for choice in self.choices if choice.finish_reason is None]
+        if unfinished or not self.choices:
+            self.fail(InternalError(f"the scheduler finished the request, but not choices {unfinished}"))
+            return
+        self.finished = True
+        self._end()
+
+    def cancel(self, reason: str) -> None:
+        """Asks for its end; the terminal comes from the scheduler. First reason wins."""
+        if not self.ended and not self.cancel_reason:
+            self.cancel_reason = reason
+            self._orders.cancel(self.wire_id, reason)
+
+    def leave(self, reason: str) -> None:
+        """A client is gone; the last one to go cancels."""
+        self.clients -= 1
+        if self.clients <= 0:
+            self.cancel(reason)
+
+    def fail(self, error: OctavoError) -> None:
+        """The terminal, when it is not the scheduler that says so."""
+        if not self.ended:
+            self.error = error
+            self._end()
+
+    def on_cancel_result(self) -> None:
+        """The scheduler is done with a cancel; without a terminal before it, it knew nothing of the request."""
+        if self.cancel_reason:
+            self.fail(Cancelled(f"cancelled: {self.cancel_reason}", reason=self.cancel_reason))
+
+    def _end(self) -> None:
+        self.completed = self._clock()
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+        self._orders.forget(self.wire_id)
+        self._observer.ended(self)
+        self.wake()
+
+    def wake(self) -> None:
+        """Tells every reader that something is new."""
+        for event in self.wakeups:
+            event.set()
+
+    @property
+    def completion_tokens(self) -> int:
+        """Output tokens over all choices; nothing after a stop string."""
+        return sum(len(choice.ids) for choice in self.choices)

@@ -1,0 +1,56 @@
+"""An admitted request as bytes: the scheduler keeps them, so that another gateway can take the request over.
+
+Prompt ids travel beside them; block keys are derived anew, because they depend on who serves now.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from octavo.errors import InternalError
+
+from octavo_gateway.admission import AdmittedRequest, Sampling, TextRules
+
+VERSION: Final = 1
+_LEFT_OUT: Final = frozenset({"prompt_ids", "prompt_keys", "root_key", "deadline_s", "body_hash"})
+
+
+def dump_state(admitted: AdmittedRequest) -> bytes:
+    """JSON of everything but the prompt, its keys and the deadline; a few hundred bytes."""
+    state = {f.name: getattr(admitted, f.name) for f in fields(admitted) if f.name not in _LEFT_OUT}
+    state["sampling"] = asdict(admitted.sampling)
+    state["text"] = {**asdict(admitted.text), "stop_ids": sorted(admitted.text.stop_ids)}
+    state["body_hash"] = admitted.body_hash.hex()
+    state["version"] = VERSION
+    return json.dumps(state, separators=(",", ":")).encode()
+
+
+def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
+    """The request again, without block keys. InternalError when another version wrote it."""
+    try:
+        content: dict[str, Any] = json.loads(state)
+        if content.pop("version", None) != VERSION:
+            raise ValueError("another version")
+        sampling = content.pop("sampling")
+        text = content.pop("text")
+        return AdmittedRequest(
+            prompt_ids=prompt_ids,
+            prompt_keys=b"",
+            root_key=b"",
+            deadline_s=None,
+            body_hash=bytes.fromhex(content.pop("body_hash")),
+            seeds=tuple(content.pop("seeds")),
+            sampling=Sampling(
+                **{
+                    **sampling,
+                    "stop_ids": tuple(sampling["stop_ids"]),
+                    "logit_bias": {int(k): v for k, v in sampling["logit_bias"].items()},
+                }
+            ),
+            text=TextRules(**{**text, "stops": tuple(text["stops"]), "stop_ids": frozenset(text["stop_ids"])}),
+            **content,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InternalError(f"the stored state of this request cannot be read ({error}); start it again") from error

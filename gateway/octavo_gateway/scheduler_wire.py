@@ -1,0 +1,118 @@
+"""Between the gateway's nouns and the scheduler's messages: the only place that knows both."""
+
+from __future__ import annotations
+
+from octavo.packing import pack_u32, unpack_u32
+from octavo.v1 import scheduler_pb2, worker_pb2
+
+from octavo_gateway.admission import AdmittedRequest, Limits, Sampling
+from octavo_gateway.choice import RawLogprob
+from octavo_gateway.live import LiveRequest, TravelledTimes
+from octavo_gateway.request_state import dump_state
+
+
+def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> scheduler_pb2.Submit:
+    """A submit, or with attempt > 1 a resubmit that carries what was emitted; `now` in seconds of the live's clock."""
+    choices = []
+    for choice, seed in zip(live.choices, admitted.seeds, strict=True):
+        choices.append(
+            scheduler_pb2.ChoiceState(
+                seed=seed,
+                emitted_tokens=pack_u32(choice.ids) if live.attempt > 1 else b"",
+                finished=choice.finish_reason or "",
+            )
+        )
+    remaining_us = 0
+    if live.deadline is not None:
+        remaining_us = max(1, int((live.deadline - now) * 1e6))
+    return scheduler_pb2.Submit(
+        request_id=live.wire_id,
+        attempt=live.attempt,
+        tenant=admitted.tenant,
+        prompt_tokens=pack_u32(admitted.prompt_ids),
+        prompt_keys=admitted.prompt_keys,
+        sampling=sampling_message(admitted.sampling),
+        max_tokens=admitted.max_tokens,
+        choices=choices,
+        remaining_deadline_us=remaining_us,
+        age_us=int((now - live.submitted) * 1e6),
+        priority=admitted.priority,
+        slo_class=admitted.slo_class,
+        traceparent=live.traceparent,
+        idempotency_key=admitted.idempotency_key,
+        body_hash=admitted.body_hash,
+        gateway_state=dump_state(admitted),
+        cache_off=admitted.cache_off,
+    )
+
+
+def sampling_message(sampling: Sampling) -> worker_pb2.SamplingParams:
+    """Sampling as the worker reads it."""
+    biases = sorted(sampling.logit_bias.items())
+    return worker_pb2.SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        bias_ids=pack_u32(token for token, _ in biases),
+        bias_values=[bias for _, bias in biases],
+        stop_ids=pack_u32(sampling.stop_ids),
+        min_tokens=sampling.min_tokens,
+        logprobs=sampling.logprobs,
+    )
+
+
+def limits_from(welcome: scheduler_pb2.GatewayWelcome, max_stop_strings: int, max_logprobs: int) -> Limits:
+    """What the scheduler's Welcome allows."""
+    return Limits(
+        root_key=welcome.root_key,
+        block_tokens=welcome.block_tokens,
+        max_model_len=welcome.max_model_len,
+        max_choices=welcome.max_choices,
+        max_stop_strings=max_stop_strings,
+        max_logprobs=max_logprobs,
+    )
+
+
+def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent) -> None:
+    """Hands one event to its request. Raises TokenGap; ValueError when packed ids are damaged."""
+    kind = event.WhichOneof("event")
+    if kind == "tokens":
+        tokens = event.tokens
+        live.on_tokens(
+            tokens.index, getattr(tokens, "from"), unpack_u32(tokens.tokens), [_logprob(raw) for raw in tokens.logprobs]
+        )
+    elif kind == "accepted":
+        accepted = event.accepted
+        live.on_accepted(
+            attached=accepted.attached, state=accepted.gateway_state, prompt_ids=unpack_u32(accepted.prompt_tokens)
+        )
+    elif kind == "choice_finished":
+        ended = event.choice_finished
+        live.on_choice_finished(ended.index, ended.reason, ended.stop_token)
+    elif kind == "finished":
+        end = event.finished
+        live.on_finished(
+            end.outcome, end.reason, end.message, end.retry_after_us / 1e6, end.cached_tokens, _times(end.times)
+        )
+
+
+def _logprob(raw: worker_pb2.Logprobs) -> RawLogprob:
+    return RawLogprob(raw.token, raw.logprob, unpack_u32(raw.top_tokens), tuple(raw.top_logprobs))
+
+
+def _times(times: scheduler_pb2.RequestTimes) -> TravelledTimes:
+    return TravelledTimes(
+        queue_us=times.queue_us,
+        kv_load_us=times.kv_load_us,
+        worker_wait_us=times.worker_wait_us,
+        prefill_us=times.prefill_us,
+        decode_us=times.decode_us,
+        scheduler_us=times.scheduler_us,
+        first_token_us=times.first_token_us,
+        preemptions=times.preemptions,
+        attempts=max(1, times.attempts),
+    )

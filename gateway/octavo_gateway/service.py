@@ -1,0 +1,186 @@
+"""octavo.v1.InferenceService: the gRPC edge. Knows the gateway only through `octavo_gateway.requests`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn
+
+import grpc.aio
+from octavo.errors import InternalError, InvalidRequest, OctavoError
+from octavo.v1 import inference_pb2 as pb
+from octavo.v1 import inference_pb2_grpc
+
+from octavo_gateway import inference_wire as wire
+from octavo_gateway.requests import EdgeContext, Gateway, Generation
+from octavo_gateway.rich_status import status_trailer
+from octavo_gateway.slow_client import write_or_cancel
+
+Context = grpc.aio.ServicerContext[Any, Any]
+NO_DEADLINE_S: Final = 1e8
+"""gRPC reports a call without a deadline as one in many years."""
+
+
+def edge_context(context: Context) -> EdgeContext:
+    """What metadata and the call's deadline say."""
+    metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
+    remaining = context.time_remaining()
+    return EdgeContext(
+        edge="grpc",
+        api_key=_text(metadata.get("authorization") or metadata.get("x-api-key") or ""),
+        traceparent=_text(metadata.get("traceparent") or ""),
+        deadline_s=remaining if remaining is not None and remaining < NO_DEADLINE_S else None,
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """One handler per rpc; every OctavoError becomes a rich status, everything else INTERNAL."""
+
+    def __init__(self, gateway: Gateway, log: logging.Logger) -> None:
+        self._gateway = gateway
+        self._log = log
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
+        edge = edge_context(context)
+        await self._stream(
+            context, pb.GenerateResponse, lambda: self._gateway.start(wire.generate_params(request), edge)
+        )
+
+    async def Chat(self, request: pb.ChatRequest, context: Context) -> None:
+        edge = edge_context(context)
+        await self._stream(context, pb.ChatResponse, lambda: self._gateway.start(wire.chat_params(request), edge))
+
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> None:
+        edge = edge_context(context)
+        await self._stream(
+            context,
+            pb.AttachResponse,
+            lambda: self._gateway.attach(request.request_id, request.idempotency_key, request.from_byte, edge),
+        )
+
+    async def _stream(
+        self, context: Context, response: type[wire.StreamResponse], start: Callable[[], Awaitable[Generation]]
+    ) -> None:
+        generation: Generation | None = None
+        try:
+            generation = await start()
+            first = response(started=wire.started_message(generation))
+            await self._write(context, generation, first)
+            async for event in generation:
+                message = response()
+                wire.fill_event(message, event)
+                await self._write(context, generation, message)
+        except OctavoError as error:
+            await abort(context, error)
+        except asyncio.CancelledError:
+            # gRPC cancels the handler for both reasons.
+            expired = (context.time_remaining() or NO_DEADLINE_S) <= 0
+            if generation is not None:
+                await generation.close("deadline" if expired else "client_disconnect")
+            raise
+        except Exception as error:  # noqa: BLE001  a bug ends its own call, and says so
+            await self._broken(context, error)
+        finally:
+            if generation is not None:
+                await generation.close("client_disconnect")
+
+    async def _write(self, context: Context, generation: Generation, message: wire.StreamResponse) -> None:
+        await write_or_cancel(context.write(message), generation, self._gateway.slow_client_timeout_s)
+
+    async def _broken(self, context: Context, error: Exception) -> NoReturn:
+        self._log.error("a call failed", exc_info=error)
+        await abort(context, InternalError(f"an error of the gateway: {type(error).__name__}"))
+
+    async def _unary(self, context: Context, answer: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await answer()
+        except OctavoError as error:
+            await abort(context, error)
+        except Exception as error:  # noqa: BLE001  a bug ends its own call, and says so
+            await self._broken(context, error)
+
+    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
+        async def answer() -> pb.CancelResponse:
+            outcome = await self._gateway.cancel(request.request_id, request.reason, edge_context(context))
+            return pb.CancelResponse(
+                found=outcome.found,
+                outcome=outcome.outcome,
+                last_step=outcome.last_step,
+                blocks_freed=outcome.blocks_freed,
+                latency_us=outcome.latency_us,
+            )
+
+        response: pb.CancelResponse = await self._unary(context, answer)
+        return response
+
+    async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
+        async def answer() -> pb.AckResponse:
+            edge = edge_context(context)
+            found = self._gateway.ack(
+                request.request_id, request.byte_end, request.first_token_ms, request.last_token_ms, edge
+            )
+            return pb.AckResponse(found=found)
+
+        response: pb.AckResponse = await self._unary(context, answer)
+        return response
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        async def answer() -> pb.TokenizeResponse:
+            add_bos = request.add_bos if request.HasField("add_bos") else None
+            ids = self._token_ids(request, parse_special=request.parse_special, add_bos=add_bos)
+            return pb.TokenizeResponse(token_ids=ids, pieces=self._gateway.pieces(ids))
+
+        response: pb.TokenizeResponse = await self._unary(context, answer)
+        return response
+
+    async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
+        async def answer() -> pb.CountTokensResponse:
+            tokens = len(self._token_ids(request))
+            return pb.CountTokensResponse(tokens=tokens, max_model_len=self._gateway.models()[0].max_model_len)
+
+        response: pb.CountTokensResponse = await self._unary(context, answer)
+        return response
+
+    def _token_ids(
+        self,
+        request: pb.TokenizeRequest | pb.CountTokensRequest,
+        *,
+        parse_special: bool = False,
+        add_bos: bool | None = None,
+    ) -> list[int]:
+        given = request.WhichOneof("input")
+        if given is None:
+            raise InvalidRequest("input: neither text nor messages is given; send one", field="input")
+        chat = request.messages
+        return self._gateway.tokenize(
+            request.model,
+            request.text if given == "text" else None,
+            wire.chat_messages(chat.messages) if given == "messages" else None,
+            parse_special=parse_special,
+            add_bos=add_bos,
+            add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        )
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
+        async def answer() -> pb.DetokenizeResponse:
+            text = self._gateway.detokenize(
+                request.model, list(request.token_ids), skip_special_tokens=request.skip_special_tokens
+            )
+            return pb.DetokenizeResponse(text=text)
+
+        response: pb.DetokenizeResponse = await self._unary(context, answer)
+        return response
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        return pb.ListModelsResponse(models=[wire.model_message(model) for model in self._gateway.models()])
+
+
+async def abort(context: Context, error: OctavoError) -> NoReturn:
+    """Ends a call with a rich status."""
+    await context.abort(error.status, error.message, status_trailer(error))
+    raise AssertionError("abort raises")

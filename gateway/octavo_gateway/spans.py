@@ -1,0 +1,118 @@
+"""The gateway's spans: `request` (SERVER), and under it `tokenize` and `detokenize`. Never a word of a prompt in them.
+
+The request span is started and ended by hand and never made current: it outlives any one task.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from octavo.errors import OctavoError
+from octavo.rpc.tracing import context_from, format_traceparent, record_span
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from octavo_gateway.admission import AdmittedRequest
+from octavo_gateway.live import LiveRequest
+from octavo_gateway.requests import Finished
+
+_SERVER_FAULTS: Final = frozenset(
+    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""The statuses that are errors of a SERVER span (RPC semantic conventions); a cancel or a bad request is none."""
+
+
+class RequestSpan:
+    """One `request` span; ended once, on every outcome."""
+
+    def __init__(self, tracer: Tracer, edge: str, operation: str, model: str, traceparent: str, start_ns: int) -> None:
+        self._tracer = tracer
+        self._span: Span = tracer.start_span(
+            "request",
+            context=context_from(traceparent),
+            kind=SpanKind.SERVER,
+            start_time=start_ns,
+            attributes={
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": "octavo",
+                "gen_ai.request.model": model,
+                "octavo.edge": edge,
+            },
+        )
+        context = self._span.get_span_context()
+        self.traceparent = format_traceparent(context)
+        self.trace_id = f"{context.trace_id:032x}"
+        self.ended = False
+
+    def child(self, name: str, start_ns: int, end_ns: int, **attributes: int | float | str) -> None:
+        """Records a finished child with wall-clock nanoseconds; keyword `a_b` becomes attribute `octavo.a_b`."""
+        named = {f"octavo.{key}": value for key, value in attributes.items()}
+        record_span(self._tracer, name, self.traceparent, start_ns, end_ns, named)
+
+    def admitted(self, admitted: AdmittedRequest) -> None:
+        """What was asked for."""
+        self._span.set_attributes(
+            {
+                "gen_ai.request.id": admitted.request_id,
+                "gen_ai.request.n": admitted.n,
+                "gen_ai.request.max_tokens": admitted.max_tokens,
+                "gen_ai.request.temperature": admitted.sampling.temperature,
+                "gen_ai.request.top_p": admitted.sampling.top_p,
+                "gen_ai.request.seed": str(admitted.seed),
+                "octavo.tenant": admitted.tenant,
+                "octavo.priority": admitted.priority,
+            }
+        )
+
+    def finish(self, live: LiveRequest, finished: Finished) -> None:
+        """The client has the whole answer."""
+        usage, times = finished.usage, live.times
+        prefill_s, decode_s = times.prefill_us / 1e6, times.decode_us / 1e6
+        attributes: dict[str, int | float | str] = {
+            "octavo.outcome": "finished",
+            "gen_ai.response.model": live.admitted.model if live.admitted else "",
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "gen_ai.usage.prompt_tokens": usage.prompt_tokens,
+            "gen_ai.usage.completion_tokens": usage.completion_tokens,
+            "gen_ai.usage.cached_tokens": usage.cached_tokens,
+            "gen_ai.usage.num_sequences": len(live.choices),
+            "gen_ai.latency.e2e": live.completed - live.received,
+            "gen_ai.latency.time_in_queue": times.queue_us / 1e6,
+            "gen_ai.latency.time_in_scheduler": times.scheduler_us / 1e6,
+            "gen_ai.latency.time_in_model_prefill": prefill_s,
+            "gen_ai.latency.time_in_model_decode": decode_s,
+            "gen_ai.latency.time_in_model_inference": prefill_s + decode_s,
+            "octavo.preemptions": times.preemptions,
+            "octavo.attempts": times.attempts,
+        }
+        if live.first_token:
+            attributes["gen_ai.latency.time_to_first_token"] = live.first_token - live.received
+        self._span.set_attributes(attributes)
+        self._span.set_attribute(
+            "gen_ai.response.finish_reasons", [choice.finish_reason for choice in finished.choices]
+        )
+        self._end(0)
+
+    def fail(self, error: OctavoError) -> None:
+        """The request ended otherwise; a cancel is recorded as a cancel."""
+        status = error.status.name
+        self._span.set_attributes(
+            {"octavo.outcome": error.default_reason, "octavo.reason": error.reason, "error.type": status}
+        )
+        if status == "CANCELLED":
+            self._span.set_attribute("octavo.cancel.reason", error.reason)
+        if status in _SERVER_FAULTS:
+            self._span.set_status(Status(StatusCode.ERROR, error.message))
+        self._end(error.status.value[0])
+
+    def _end(self, code: int) -> None:
+        if not self.ended:
+            self.ended = True
+            self._span.set_attribute("rpc.grpc.status_code", code)
+            self._span.end()
+
+
+def wall_ns(monotonic_s: float, now_s: float) -> int:
+    """Wall-clock nanoseconds of a moment on a monotonic clock that shows `now_s` now."""
+    return time.time_ns() - int((now_s - monotonic_s) * 1e9)

@@ -1,0 +1,35 @@
+"""Who asks: API key -> tenant. First version; quotas and weights will hang on the tenant's name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from octavo.errors import Unauthenticated
+
+DEFAULT_TENANT: Final = "default"
+
+
+class TenantDirectory:
+    """Without keys nobody is asked for one and everybody is tenant `default`."""
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        # Looked up by hash, so that the time of a look-up tells nothing about a key.
+        self._by_hash = {_hash(key): tenant for key, tenant in keys.items()}
+
+    def tenant_of(self, api_key: str) -> str:
+        """The tenant of `api_key` (`Bearer ` in front is allowed). Unauthenticated when it is missing or unknown."""
+        if not self._by_hash:
+            return DEFAULT_TENANT
+        key = api_key.removeprefix("Bearer ").strip()
+        if not key:
+            raise Unauthenticated("an API key is needed; send `Authorization: Bearer <key>`", reason="missing_api_key")
+        tenant = self._by_hash.get(_hash(key))
+        if tenant is None:
+            raise Unauthenticated("this API key is not known; check it", reason="invalid_api_key")
+        return tenant
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,179 @@
+"""The nouns between the scheduler's stream and the engine: orders down, reports up. Plain objects; `wire.py` converts them.
+
+The rules they obey stand beside the messages in protos/octavo/v1/worker.proto.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw a sequence's tokens, and which of them end it."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    bias: tuple[tuple[int, float], ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    logprobs: int = -1
+    """-1: none; k: the chosen token and the k best."""
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingOrder:
+    seq: int
+    slot: int
+    seed: int
+    blocks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitOrder:
+    seq: int
+    slot: int
+    tokens: list[int]
+    prompt_len: int
+    cached_len: int
+    blocks: list[int]
+    sampling: Sampling
+    seed: int
+    max_len: int
+    rank: int = 0
+    wait_xfer: int = 0
+    wait_base: int = 0
+    stop_after: int = 0
+    siblings: tuple[SiblingOrder, ...] = ()
+    traceparent: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantOrder:
+    seq: int
+    blocks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOrder:
+    seq: int
+    rank: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadOrder:
+    xfer_id: int
+    blocks: list[int]
+    keys: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    xfer_id: int
+    keys: list[bytes]
+    blocks: list[int]
+    limit_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelOrder:
+    blocks: list[int]
+    keys: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOrder:
+    budget_with_decodes: int
+    budget_alone: int
+    max_seqs: int
+
+
+Order = AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    token: int
+    logprob: float
+    top_tokens: list[int]
+    top_logprobs: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class SeqFinish:
+    slot: int
+    seq: int
+    reason: str
+    stop_token: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    seq: int
+    length: int
+    computed_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferDone:
+    """A transfer's copy has ended or is fenced; `ok_blocks` is the leading run that is whole."""
+
+    xfer_id: int
+    ok_blocks: int
+    bytes: int = 0
+    lookup_us: int = 0
+    transfer_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    seq: int
+    wait_us: int
+    prefill_us: int
+    chunks: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened since the last report; slot-major arrays over the slots that advanced."""
+
+    step: int = 0
+    steps: int = 0
+    slots: list[int] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+    computed_len: list[int] = field(default_factory=list)
+    logprobs: list[list[TokenLogprobs]] = field(default_factory=list)
+    finishes: list[SeqFinish] = field(default_factory=list)
+    released: list[Released] = field(default_factory=list)
+    transfers_done: list[TransferDone] = field(default_factory=list)
+    starved: list[int] = field(default_factory=list)
+    first_tokens: list[FirstToken] = field(default_factory=list)
+    wall_us: int = 0
+    forward_us: int = 0
+    sample_us: int = 0
+    prefill_tokens: int = 0
+    decode_seqs: int = 0
+    live_seqs: list[int] | None = None
+    live_transfers: list[int] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything in it must reach the scheduler now."""
+        return bool(self.steps or self.finishes or self.released or self.transfers_done or self.starved)

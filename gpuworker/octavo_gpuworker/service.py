@@ -1,0 +1,271 @@
+"""The worker as a service: load, verify, warm up, then join the scheduler and step until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+import uuid
+from functools import partial
+
+import torch
+from blake3 import blake3
+from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, weights_hash
+from octavo.errors import OctavoError
+from octavo.manifest import Manifest
+from octavo.rpc.host import Host
+from octavo.step import StepBudget
+from octavo.v1 import worker_pb2 as pb
+
+from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
+from octavo_gpuworker.link import SchedulerLink
+from octavo_gpuworker.metrics import WorkerMetrics
+from octavo_gpuworker.model.decoder import Decoder
+from octavo_gpuworker.model.load import load_model
+from octavo_gpuworker.model.pool import KvPool, block_bytes
+from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
+from octavo_gpuworker.spans import span_recorder
+from octavo_gpuworker.steploop import StepLoop
+from octavo_gpuworker.transfer import Transfers
+from octavo_gpuworker.warmup import ArtifactMismatch, calibrate, check_parity
+
+MAX_SEQS_PER_STEP = 256
+PROGRESS_LINE_S = 1.0
+
+
+def verify_artifacts(manifest: Manifest) -> None:
+    """Compares the files with the hashes of the manifest. Raises ArtifactMismatch naming the artifact."""
+    files = resolve_model(manifest.model.ref)
+    checks = (
+        ("weights", manifest.model.weights_blake3, weights_hash),
+        ("tokenizer", manifest.model.tokenizer_blake3, tokenizer_hash),
+        ("chat_template", manifest.model.chat_template_blake3, chat_template_hash),
+    )
+    for name, expected, compute in checks:
+        if expected and (found := compute(files)) != expected.lower():
+            raise ArtifactMismatch(
+                f"{name} of {files.name}: blake3 is {found}, model.{name}_blake3 says {expected}; serve the artifact that was released, or update the manifest"
+            )
+
+
+class LoadProgress:
+    """A bar on a terminal, a line per second elsewhere."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._terminal = sys.stderr.isatty()
+        self._last_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._terminal:
+            filled = 30 * done // max(1, total)
+            print(
+                f"\rweights [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}",
+                end="" if done < total else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+        elif now - self._last_s >= PROGRESS_LINE_S or done == total:
+            self._last_s = now
+            self._host.log.info("weights: %d of %d tensors", done, total)
+
+
+def load(manifest: Manifest, progress: LoadProgress) -> Decoder:
+    """The decoder of the manifest. Raises OctavoError (BadArtifact, ArtifactMismatch) with one line."""
+    engine = manifest.engine
+    if engine.threads:
+        torch.set_num_threads(engine.threads)
+    verify_artifacts(manifest)
+    device = engine.device if engine.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return load_model(
+            resolve_model(manifest.model.ref),
+            dtype=engine.dtype,
+            kv_dtype=engine.kv_dtype,
+            device=device,
+            kernels=engine.kernels,
+            block_tokens=engine.kv_block_tokens,
+            progress=progress,
+        )
+    except ValueError as error:
+        if isinstance(error, OctavoError):
+            raise
+        raise OctavoError(str(error)) from error
+
+
+def make_pool(manifest: Manifest, decoder: Decoder) -> KvPool:
+    """The paged pool. Raises OctavoError when it cannot hold a single sequence of two blocks."""
+    engine = manifest.engine
+    size = block_bytes(decoder.config, engine.kv_block_tokens, decoder.kv_dtype)
+    num_blocks = engine.kv_num_blocks or engine.kv_pool_bytes // size
+    if num_blocks < 3:
+        raise OctavoError(
+            f"the KV pool would have {num_blocks} blocks of {size} bytes; raise engine.kv_pool_bytes or engine.kv_num_blocks to 3 blocks at least"
+        )
+    return KvPool(decoder.config, num_blocks, engine.kv_block_tokens, decoder.kv_dtype, decoder.device)
+
+
+def model_len(manifest: Manifest, decoder: Decoder, pool: KvPool) -> int:
+    """Longest prompt + output: what the manifest, the model and the pool allow. Raises OctavoError when the manifest asks for more than the model has."""
+    asked, trained = manifest.engine.max_model_len, decoder.config.max_position
+    if asked > trained:
+        raise OctavoError(
+            f"engine.max_model_len {asked} is beyond the {trained} positions of the model; give at most {trained}"
+        )
+    return min(asked or trained, (pool.num_blocks - 1) * pool.block_tokens)
+
+
+class Worker:
+    """Everything one worker process runs, wired together."""
+
+    def __init__(self, host: Host, decoder: Decoder, pool: KvPool) -> None:
+        manifest = host.manifest
+        self._host = host
+        self.decoder = decoder
+        self.pool = pool
+        self.max_model_len = model_len(manifest, decoder, pool)
+        self.worker_id = manifest.gpuworker.worker_id or f"{socket.gethostname()}-{os.getpid()}"
+        self._loop = asyncio.get_running_loop()
+        layout = f"{pool.block_tokens} {pool.dtype} {tuple(pool.tensor.shape[1:])}".encode()
+        self.root_key = blake3(decoder.fingerprint + layout).digest()
+        self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens)
+        self._metrics = WorkerMetrics(host.metrics, pool.num_blocks, lambda: decoder.kernels.kernel_calls_by_reason)
+        self.engine = Engine(
+            decoder,
+            pool,
+            budget=StepBudget(
+                manifest.scheduler.max_num_batched_tokens, manifest.scheduler.max_num_batched_tokens, MAX_SEQS_PER_STEP
+            ),
+            start_transfer=self._start_transfer,
+            on_end=self._ended,
+        )
+        self.calibration = pb.Calibration()
+        self.steps = StepLoop(self.engine, self._emit, self._died)
+        self.transfers = Transfers(manifest.gpuworker.kvstore, pool, self.root_key, self._post)
+        self._store_id = ""
+        self.link = SchedulerLink(
+            manifest.gpuworker.scheduler,
+            self.worker_id,
+            uuid.uuid4().hex,
+            self.hello,
+            self.steps,
+            self.transfers,
+            host.log,
+            self._joined,
+        )
+
+    def warm_up(self) -> None:
+        """Blocks: one inference, the calibration, and the parity prompt of the manifest."""
+        self.calibration = calibrate(self.engine, self.max_model_len)
+        model = self._host.manifest.model
+        if model.parity_greedy_ids:
+            check_parity(self.engine, model.parity_prompt_ids, model.parity_greedy_ids)
+        self.engine.reset()
+        self.engine.steps = self.engine.mixed_steps = 0
+
+    def hello(self) -> pb.WorkerHello:
+        from octavo.packing import pack_keys, pack_u32
+
+        blocks, keys = self.engine.labels.resident()
+        return pb.WorkerHello(
+            root_key=self.root_key,
+            block_tokens=self.pool.block_tokens,
+            num_blocks=self.pool.num_blocks,
+            max_num_seqs=MAX_SEQS_PER_STEP,
+            max_model_len=self.max_model_len,
+            block_bytes=self.pool.block_bytes,
+            store_id=self._store_id,
+            resident_blocks=pack_u32(blocks),
+            resident_keys=pack_keys(keys),
+            model=self._host.manifest.model.name or resolve_model(self._host.manifest.model.ref).name,
+            pid=os.getpid(),
+            calibration=self.calibration,
+            vocab_size=self.decoder.config.vocab_size,
+        )
+
+    async def run(self) -> None:
+        """Steps and talks to the scheduler until it is cancelled."""
+        self.steps.start()
+        self._store_id = await self.transfers.store_id()
+        self._host.spawn(self._watch_store(), "kvstore watch")
+        self._host.spawn(self._watch_progress(), "progress watch")
+        await self.link.run()
+
+    async def drain(self) -> None:
+        """Running sequences go on until the scheduler has taken them elsewhere or the drain's time is over."""
+        await asyncio.to_thread(self.steps.stop)
+        await self.transfers.close()
+
+    async def _watch_store(self) -> None:
+        """A kvstore that starts after the worker is found, and told with the next Hello."""
+        while not self._store_id and self._host.manifest.gpuworker.kvstore:
+            await asyncio.sleep(1.0)
+            self._store_id = await self.transfers.store_id()
+        self._host.log.info("kvstore %s", self._store_id or "none")
+
+    async def _watch_progress(self) -> None:
+        limit_s = self._host.manifest.gpuworker.progress_timeout_s
+        while True:
+            await asyncio.sleep(min(1.0, limit_s / 4))
+            stuck_s = self.steps.stuck_for_s()
+            if stuck_s > limit_s:
+                self._host.set_state("not_serving", f"work but no progress for {stuck_s:.0f} s")
+            elif self._host.state == "not_serving" and self._host.why.startswith("work but"):
+                self._host.set_state("serving")
+
+    # --- called by the step thread ---------------------------------------------------------------------------------
+
+    def _start_transfer(self, order: OffloadOrder | LoadOrder) -> None:
+        self.transfers.start(order)
+
+    def _emit(self, report: Report) -> None:
+        self.link.emit(report)
+        self._loop.call_soon_threadsafe(self._metrics.observe, report)
+
+    def _ended(self, end: SequenceEnd) -> None:
+        self._loop.call_soon_threadsafe(partial(self._record, end))
+
+    def _died(self, error: BaseException) -> None:
+        self._host.log.error("the step thread died", exc_info=error)
+        self._loop.call_soon_threadsafe(self._host.exit, 1, f"the step thread died: {type(error).__name__}: {error}")
+
+    # --- called by the loop ----------------------------------------------------------------------------------------
+
+    def _post(self, items: list[Order | LoadedBlock | TransferDone]) -> None:
+        self.steps.post(items)
+
+    def _joined(self, joined: bool) -> None:
+        if self._host.state in ("draining",) or (
+            self._host.state == "not_serving" and self._host.why.startswith("work but")
+        ):
+            return
+        self._host.set_state("serving" if joined else "not_serving", "" if joined else "no scheduler")
+
+
+async def setup(host: Host) -> None:
+    """Loads and verifies the model, listens, warms up, and joins. Raises OctavoError with one line when it cannot."""
+    manifest = host.manifest
+    started = time.monotonic()
+    address = await host.listen(manifest.gpuworker.listen)
+    host.serve_metrics(manifest.gpuworker.metrics_listen)
+    decoder = await asyncio.to_thread(load, manifest, LoadProgress(host))
+    loaded = time.monotonic()
+    pool = await asyncio.to_thread(make_pool, manifest, decoder)
+    worker = Worker(host, decoder, pool)
+    host.log.info(
+        "KV pool: %d blocks of %d tokens, %.0f MiB; maximum concurrency for %d tokens per request: %.2fx",
+        pool.num_blocks - 1,
+        pool.block_tokens,
+        pool.num_blocks * pool.block_bytes / 2**20,
+        worker.max_model_len,
+        (pool.num_blocks - 1) * pool.block_tokens / worker.max_model_len,
+    )
+    await asyncio.to_thread(worker.warm_up)
+    host.log.info(
+        "weights in %.1f s, warm-up in %.1f s, listening on %s", loaded - started, time.monotonic() - loaded, address
+    )
+    host.on_drain(worker.drain)
+    host.spawn(worker.run(), "engine")

@@ -1,0 +1,101 @@
+"""StepLoop: the thread that runs the engine. It touches no grpc object; two queues join it to the asyncio loop."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from octavo_gpuworker.engine import Engine, LoadedBlock
+from octavo_gpuworker.orders import Order, Report, TransferDone
+
+SWITCH_INTERVAL_S = 0.0005
+"""How soon the step thread gets the interpreter back from the loop's thread."""
+BUSY_REPORT_S = 0.1
+IDLE_REPORT_S = 1.0
+LIVE_LIST_S = 1.0
+
+
+class StepLoop:
+    """Owns the thread. `emit` is called on it with every report; it must only hand the report over.
+
+    A died thread is told through `on_death`, so that the process ends instead of serving nothing.
+    """
+
+    def __init__(
+        self, engine: Engine, emit: Callable[[Report], None], on_death: Callable[[BaseException], None]
+    ) -> None:
+        self.engine = engine
+        self._emit = emit
+        self._on_death = on_death
+        self._wake = threading.Event()
+        self._stopping = False
+        self._paused = threading.Event()
+        self._pause_wanted = False
+        self._thread = threading.Thread(target=self._main, name="steps", daemon=True)
+        self.last_progress_s = time.monotonic()
+
+    def start(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the running step."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout=30)
+
+    def post(self, items: list[Order | LoadedBlock | TransferDone]) -> None:
+        """Hands orders (or a transfer's results) to the next boundary."""
+        for item in items:
+            self.engine.post(item)
+        self._wake.set()
+
+    def quiesce(self) -> None:
+        """Blocks until no step runs; steps stay off until `resume`. Not for the step thread."""
+        self._paused.clear()
+        self._pause_wanted = True
+        self._wake.set()
+        while not self._paused.wait(timeout=0.5):
+            if not self._thread.is_alive():
+                return
+
+    def resume(self) -> None:
+        self._pause_wanted = False
+        self._wake.set()
+
+    def stuck_for_s(self) -> float:
+        """How long there has been work without any progress; 0 when idle."""
+        return time.monotonic() - self.last_progress_s if self.engine.busy else 0.0
+
+    def _main(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:  # noqa: BLE001 - whatever ends the thread must end the process
+            self._on_death(error)
+
+    def _loop(self) -> None:
+        engine = self.engine
+        last_report_s = last_live_s = 0.0
+        while not self._stopping:
+            if self._pause_wanted:
+                self._paused.set()
+                self._wake.wait(timeout=0.5)
+                self._wake.clear()
+                continue
+            self._wake.clear()
+            stepped = engine.run_once()
+            now = time.monotonic()
+            if stepped or not engine.busy:
+                self.last_progress_s = now
+            due_s = BUSY_REPORT_S if engine.busy else IDLE_REPORT_S
+            report = engine.take_report(force=now - last_report_s >= due_s)
+            if report is not None:
+                if now - last_live_s >= LIVE_LIST_S:
+                    report.live_seqs, report.live_transfers = engine.live()
+                    last_live_s = now
+                last_report_s = now
+                self._emit(report)
+            if not stepped:
+                self._wake.wait(timeout=max(0.001, last_report_s + due_s - now))

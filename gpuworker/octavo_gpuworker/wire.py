@@ -1,0 +1,137 @@
+"""The only conversion between protobuf and the engine's nouns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from octavo.packing import pack_u32, unpack_keys, unpack_u32
+from octavo.v1 import worker_pb2 as pb
+
+from octavo_gpuworker.orders import (
+    AdmitOrder,
+    GrantOrder,
+    LabelOrder,
+    LoadOrder,
+    OffloadOrder,
+    Order,
+    PolicyOrder,
+    Report,
+    Sampling,
+    SiblingOrder,
+    StopOrder,
+    UpdateOrder,
+)
+
+
+def orders_from(message: pb.Orders) -> Iterator[Order]:
+    """The orders of one message; kinds that this worker has no use for (Prepare) are passed over."""
+    for order in message.orders:
+        match order.WhichOneof("order"):
+            case "admit":
+                yield _admit(order.admit)
+            case "grant":
+                yield GrantOrder(order.grant.seq, unpack_u32(order.grant.block_ids))
+            case "update":
+                yield UpdateOrder(order.update.seq, order.update.rank, order.update.paused)
+            case "stop":
+                yield StopOrder(order.stop.seq, order.stop.reason)
+            case "offload":
+                offload = order.offload
+                yield OffloadOrder(offload.xfer_id, unpack_u32(offload.block_ids), unpack_keys(offload.keys))
+            case "load":
+                load = order.load
+                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), unpack_u32(load.block_ids), load.limit_us)
+            case "label":
+                yield LabelOrder(unpack_u32(order.label.block_ids), unpack_keys(order.label.keys))
+            case "step_policy":
+                policy = order.step_policy
+                yield PolicyOrder(policy.budget_with_decodes, policy.budget_alone, policy.max_seqs)
+
+
+def _admit(admit: pb.Admit) -> AdmitOrder:
+    return AdmitOrder(
+        seq=admit.seq,
+        slot=admit.slot,
+        tokens=unpack_u32(admit.tokens),
+        prompt_len=admit.prompt_len,
+        cached_len=admit.cached_len,
+        blocks=unpack_u32(admit.block_ids),
+        sampling=_sampling(admit.sampling),
+        seed=admit.seed,
+        max_len=admit.max_len,
+        rank=admit.rank,
+        wait_xfer=admit.wait_xfer,
+        wait_base=admit.wait_base,
+        stop_after=admit.stop_after,
+        siblings=tuple(SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids)) for s in admit.siblings),
+        traceparent=admit.traceparent,
+        request_id=admit.request_id,
+    )
+
+
+def _sampling(params: pb.SamplingParams) -> Sampling:
+    return Sampling(
+        temperature=params.temperature,
+        top_p=params.top_p or 1.0,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty or 1.0,
+        bias=tuple(zip(unpack_u32(params.bias_ids), params.bias_values, strict=True)),
+        stop_ids=frozenset(unpack_u32(params.stop_ids)),
+        min_tokens=params.min_tokens,
+        logprobs=params.logprobs,
+    )
+
+
+def report_to(report: Report) -> pb.Report:
+    """The message of one report."""
+    message = pb.Report(
+        step=report.step,
+        steps=report.steps,
+        slots=pack_u32(report.slots),
+        counts=pack_u32(map(len, report.tokens)),
+        tokens=pack_u32(token for tokens in report.tokens for token in tokens),
+        computed_len=pack_u32(report.computed_len),
+        starved=pack_u32(report.starved),
+        prefill_tokens=report.prefill_tokens,
+        decode_seqs=report.decode_seqs,
+        finishes=[
+            pb.SeqFinish(slot=f.slot, seq=f.seq, reason=f.reason, stop_token=f.stop_token, message=f.message)
+            for f in report.finishes
+        ],
+        released=[pb.Released(seq=r.seq, len=r.length, computed_len=r.computed_len) for r in report.released],
+        transfers_done=[
+            pb.TransferDone(
+                xfer_id=t.xfer_id,
+                ok_blocks=t.ok_blocks,
+                bytes=t.bytes,
+                lookup_us=t.lookup_us,
+                transfer_us=t.transfer_us,
+            )
+            for t in report.transfers_done
+        ],
+        first_tokens=[
+            pb.FirstToken(seq=f.seq, wait_us=f.wait_us, prefill_us=f.prefill_us, chunks=f.chunks)
+            for f in report.first_tokens
+        ],
+    )
+    for per_slot in report.logprobs:
+        for item in per_slot:
+            message.logprobs.add(
+                token=item.token,
+                logprob=item.logprob,
+                top_tokens=pack_u32(item.top_tokens),
+                top_logprobs=item.top_logprobs,
+            )
+    if report.steps:
+        host_us = max(0, report.wall_us - report.forward_us - report.sample_us)
+        message.times.CopyFrom(
+            pb.StepTimes(
+                wall_us=report.wall_us, forward_us=report.forward_us, sample_us=report.sample_us, host_us=host_us
+            )
+        )
+    if report.live_seqs is not None and report.live_transfers is not None:
+        message.live.CopyFrom(pb.LiveList(seqs=report.live_seqs, transfers=report.live_transfers))
+    return message

@@ -1,0 +1,81 @@
+"""The bytes of one block in the NVMe tier: a fixed header of 128 bytes, then the payload.
+
+    offset  bytes  field
+         0      4  magic "OCTK"
+         4      2  format version, u16 little-endian
+         6      2  flags, u16, 0 today
+         8      8  payload length, u64
+        16      8  xxh3-64 of the payload (the worker's checksum)
+        24      8  use number at the time of writing, u64: the order of eviction after a restart
+        32     32  layout fingerprint
+        64     32  parent key; zeros: head of a chain
+        96     24  zeros
+       120      8  xxh3-64 of the block's key and bytes 0..119 of the header
+
+The header's checksum covers the key, so a record that an index points to by mistake is never served.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import xxhash
+
+from octavo_kvstore.tier import KEY_BYTES, Block
+
+FORMAT_VERSION = 1
+HEADER_BYTES = 128
+_MAGIC = b"OCTK"
+_FIELDS = struct.Struct("<4sHHQQQ32s32s24x")
+_CHECK = struct.Struct("<Q")
+_NO_PARENT = bytes(KEY_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header whose own checksum was right."""
+
+    length: int
+    checksum: int
+    use_number: int
+    layout: bytes
+    parent: bytes
+
+
+def encode_header(block: Block, use_number: int) -> bytes:
+    """The 128 bytes that stand before the block's payload."""
+    fields = _FIELDS.pack(
+        _MAGIC,
+        FORMAT_VERSION,
+        0,
+        len(block.payload),
+        block.checksum,
+        use_number,
+        block.layout,
+        block.parent or _NO_PARENT,
+    )
+    return fields + _CHECK.pack(xxhash.xxh3_64_intdigest(block.key + fields))
+
+
+def decode_header(key: bytes, header: bytes) -> Header | None:
+    """The header of `key`'s record, or None when it is short, foreign, of another version, or damaged."""
+    if len(header) < HEADER_BYTES:
+        return None
+    fields = header[: _FIELDS.size]
+    (check,) = _CHECK.unpack_from(header, _FIELDS.size)
+    if xxhash.xxh3_64_intdigest(key + fields) != check:
+        return None
+    magic, version, flags, length, checksum, use_number, layout, parent = _FIELDS.unpack(fields)
+    if magic != _MAGIC or version != FORMAT_VERSION or flags:
+        return None
+    return Header(length, checksum, use_number, layout, b"" if parent == _NO_PARENT else parent)
+
+
+def decode_block(key: bytes, record: bytes) -> Block | None:
+    """The block of a whole record, or None when anything about it is wrong."""
+    header = decode_header(key, record[:HEADER_BYTES])
+    if header is None or len(record) != HEADER_BYTES + header.length:
+        return None
+    block = Block(key, header.parent, header.layout, header.checksum, record[HEADER_BYTES:])
+    return block if block.is_intact() else None

@@ -1,0 +1,150 @@
+"""octavo.v1.KvStoreService: the gRPC edge of the store. Whatever may touch the disk runs in a small thread pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import grpc.aio
+from octavo.packing import unpack_keys
+from octavo.v1 import kvstore_pb2 as pb
+from octavo.v1 import kvstore_pb2_grpc
+
+from octavo_kvstore.store import Found, Store
+from octavo_kvstore.tier import KEY_BYTES, LAYOUT_BYTES, Block, Put
+
+READ_AHEAD_BYTES = 2 * 2**20
+"""How many payload bytes one trip to the thread pool may fetch for a Get."""
+MAX_KEYS = 65_536
+MAX_PAYLOAD_BYTES = 4 * 2**20 - 4096
+"""One block travels in one message, and messages are bounded at 4 MB."""
+DISK_THREADS = 4
+
+Context = grpc.aio.ServicerContext[Any, Any]
+T = TypeVar("T")
+
+
+class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
+    """Answers for one store. Malformed fields get INVALID_ARGUMENT; missing blocks are never an error."""
+
+    def __init__(self, store: Store, store_id: str, boot_id: str) -> None:
+        self._store = store
+        self._store_id = store_id
+        self._boot_id = boot_id
+        self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="kvstore-disk")
+
+    def close(self) -> None:
+        """Lets running calls end and starts no new ones; blocks."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def Pin(self, request: pb.PinRequest, context: Context) -> pb.PinResponse:
+        keys = await _keys(request.keys, context)
+        await _layout(request.layout, context)
+        lease, held = self._store.pin(keys, request.layout, request.limit_us / 1e6)
+        return pb.PinResponse(lease=lease, held=held)
+
+    async def Unpin(self, request: pb.UnpinRequest, context: Context) -> pb.UnpinResponse:
+        self._store.unpin(request.lease)
+        return pb.UnpinResponse()
+
+    async def Get(self, request: pb.GetRequest, context: Context) -> AsyncIterator[pb.GetResponse]:
+        keys = await _keys(request.keys, context)
+        await _layout(request.layout, context)
+        at = 0
+        while at < len(keys):
+            found, ended = await self._off_loop(self._fetch, keys, at, request.layout)
+            for item in found:
+                block = item.block
+                yield pb.GetResponse(key=block.key, payload=block.payload, checksum=block.checksum, tier=item.tier)
+            at += len(found)
+            if ended:
+                break
+        self._store.touch_chain(keys[:at])
+
+    def _fetch(self, keys: list[bytes], at: int, layout: bytes) -> tuple[list[Found], bool]:
+        """The run of blocks from keys[at] on, a handful of bytes at most; True when a miss ended it."""
+        found: list[Found] = []
+        size = 0
+        while at < len(keys) and size < READ_AHEAD_BYTES:
+            item = self._store.get(keys[at], layout)
+            if item is None:
+                return found, True
+            found.append(item)
+            size += len(item.block.payload)
+            at += 1
+        return found, False
+
+    async def Put(self, request_iterator: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutResponse:
+        counts = dict.fromkeys(Put, 0)
+        chain: list[bytes] = []
+        async for request in request_iterator:
+            await _check_put(request, context)
+            block = Block(request.key, request.parent, request.layout, request.checksum, request.payload)
+            if len(block.payload) > MAX_PAYLOAD_BYTES:
+                counts[Put.REFUSED] += 1
+                continue
+            counts[await self._off_loop(self._store.put, block)] += 1
+            chain.append(block.key)
+        self._store.touch_chain(chain)
+        return pb.PutResponse(stored=counts[Put.STORED], known=counts[Put.KNOWN], refused=counts[Put.REFUSED])
+
+    async def Contains(self, request: pb.ContainsRequest, context: Context) -> pb.ContainsResponse:
+        keys = await _keys(request.keys, context)
+        await _layout(request.layout, context)
+        return pb.ContainsResponse(tiers=[self._store.where(key, request.layout) for key in keys])
+
+    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
+        keys = await _keys(request.keys, context)
+        deleted = await self._off_loop(lambda: sum(self._store.delete(key) for key in keys))
+        return pb.DeleteResponse(deleted=deleted)
+
+    async def GetStats(self, request: pb.GetStatsRequest, context: Context) -> pb.GetStatsResponse:
+        tiers = [
+            pb.TierStats(
+                name=tier.name,
+                capacity_bytes=tier.capacity_bytes,
+                used_bytes=tier.used_bytes,
+                keys=tier.keys,
+                hits=tier.hits,
+                misses=tier.misses,
+                corrupt=tier.corrupt,
+            )
+            for tier in self._store.tier_stats()
+        ]
+        return pb.GetStatsResponse(
+            store_id=self._store_id, boot_id=self._boot_id, tiers=tiers, counters=self._store.counters()
+        )
+
+    async def _off_loop(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+
+
+async def _keys(packed: bytes, context: Context) -> list[bytes]:
+    if len(packed) % KEY_BYTES or len(packed) > MAX_KEYS * KEY_BYTES:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"keys: {len(packed)} bytes; give up to {MAX_KEYS} packed keys of {KEY_BYTES} bytes each",
+        )
+    return unpack_keys(packed)
+
+
+async def _layout(layout: bytes, context: Context) -> None:
+    if len(layout) != LAYOUT_BYTES:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"layout: {len(layout)} bytes; give the {LAYOUT_BYTES}-byte fingerprint"
+        )
+
+
+async def _check_put(request: pb.PutRequest, context: Context) -> None:
+    if len(request.key) != KEY_BYTES:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"key: {len(request.key)} bytes; give a {KEY_BYTES}-byte key"
+        )
+    if len(request.parent) not in (0, KEY_BYTES):
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"parent: {len(request.parent)} bytes; give a {KEY_BYTES}-byte key, or none for the head of a chain",
+        )
+    await _layout(request.layout, context)

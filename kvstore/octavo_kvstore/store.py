@@ -1,0 +1,231 @@
+"""The store: a DRAM tier over an NVMe tier, behind one put, get, contains and delete.
+
+A put lands in DRAM and is written to NVMe behind it; a get looks in DRAM, in the queue between, then in NVMe, and
+lifts what it finds below back into DRAM. What is pinned is evicted from nowhere. A key counts as held while any tier
+or the queue has it, and each change of that is one numbered event.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo_kvstore.events import EventLog
+from octavo_kvstore.pins import PinTable
+from octavo_kvstore.tier import Block, Put, Tier, TierStats, check_block, check_key
+from octavo_kvstore.writebehind import WriteBehind
+
+WRITE_BEHIND_BYTES = 64 * 2**20
+CLOSE_FLUSH_S = 5.0
+QUEUE_TIER = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A block that passed its checksum, and the tier that had it."""
+
+    block: Block
+    tier: str
+
+
+class Store:
+    """Thread-safe; methods that may touch the disk say so. Either tier may be None.
+
+    With `dram` None blocks go through the queue to NVMe; with `nvme` None they live in DRAM alone.
+    """
+
+    def __init__(
+        self,
+        dram: Tier | None,
+        nvme: Tier | None,
+        pins: PinTable,
+        write_behind_bytes: int = WRITE_BEHIND_BYTES,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._dram = dram
+        self._nvme = nvme
+        self._pins = pins
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._held: set[bytes] = set()
+        self.events = EventLog()
+        self.corrupt_puts = 0
+        self._queue = None if nvme is None else WriteBehind(nvme, write_behind_bytes, self.reconcile)
+        if nvme is not None:
+            nvme.on_lost = self.reconcile
+            self._held.update(nvme.keys())
+
+    def put(self, block: Block) -> Put:
+        """Stores a block; STORED means that it can be read from now on, not that it is on disk. Never touches the disk.
+
+        REFUSED: the payload does not have its checksum, is too large, or all that could make room is pinned.
+        Raises ValueError for a key, parent or layout of a wrong length.
+        """
+        check_block(block)
+        if self.contains(block.key, block.layout):
+            self._touch(block.key)
+            return Put.KNOWN
+        if not block.is_intact():
+            self.corrupt_puts += 1
+            return Put.REFUSED
+        evicted: list[bytes] = []
+        if self._dram is not None:
+            outcome, evicted = self._dram.put(block)
+            if outcome is Put.REFUSED:
+                self.reconcile(evicted)
+                return Put.REFUSED
+        queued = self._queue is not None and self._queue.offer(block)
+        self.reconcile([block.key, *evicted])
+        return Put.STORED if queued or self._dram is not None else Put.REFUSED
+
+    def get(self, key: bytes, layout: bytes) -> Found | None:
+        """The block wherever it is held, or None. May read the disk: call it off the event loop."""
+        check_key(key)
+        if self._dram is not None and (block := self._dram.get(key, layout)) is not None:
+            if self._nvme is not None:
+                self._nvme.touch(key)  # what is hot above must not look cold below
+            return Found(block, self._dram.name)
+        found = self._get_below(key, layout)
+        if found is None:
+            if key in self._held:  # a tier lost it just now
+                self.reconcile([key])
+            return None
+        if self._dram is not None:
+            _, evicted = self._dram.put(found.block)
+            self.reconcile([key, *evicted])
+        return found
+
+    def _get_below(self, key: bytes, layout: bytes) -> Found | None:
+        if self._queue is None or self._nvme is None:
+            return None
+        block = self._queue.get(key)
+        if block is not None and block.layout == layout and block.is_intact():
+            return Found(block, QUEUE_TIER)
+        block = self._nvme.get(key, layout)
+        return None if block is None else Found(block, self._nvme.name)
+
+    def touch_chain(self, keys: Sequence[bytes]) -> None:
+        """Counts a use of a whole chain, head last: whoever puts blocks without parents still loses ends before heads."""
+        for key in reversed(keys):
+            self._touch(key)
+
+    def where(self, key: bytes, layout: bytes) -> str:
+        """The first tier that holds the key under this layout; empty: a miss. Reads no payload."""
+        check_key(key)
+        if self._dram is not None and self._dram.contains(key, layout):
+            return self._dram.name
+        if self._queue is not None and (block := self._queue.get(key)) is not None and block.layout == layout:
+            return QUEUE_TIER
+        if self._nvme is not None and self._nvme.contains(key, layout):
+            return self._nvme.name
+        return ""
+
+    def contains(self, key: bytes, layout: bytes) -> bool:
+        """Whether the key is held under this layout, anywhere."""
+        return bool(self.where(key, layout))
+
+    def delete(self, key: bytes) -> bool:
+        """Forgets a key everywhere, pinned or not, before it returns; True when it was held. May write to the disk."""
+        check_key(key)
+        # top down: a block on its way down has then landed before the lowest tier deletes it
+        gone = self._dram is not None and self._dram.delete(key)
+        if self._queue is not None and self._nvme is not None:
+            gone = self._queue.discard(key) or gone
+            gone = self._nvme.delete(key) or gone
+        if self._dram is not None:
+            gone = self._dram.delete(key) or gone  # a get may have lifted it meanwhile
+        self.reconcile([key])
+        return gone
+
+    def pin(self, keys: Sequence[bytes], layout: bytes, limit_s: float) -> tuple[int, int]:
+        """Leases the leading run of keys that is held: (lease, length); (0, 0) when there is none."""
+        for key in keys:
+            check_key(key)
+        # pin first and look afterwards: what is seen then cannot be evicted any more
+        lease = self._pins.acquire(keys, self._clock_s(), limit_s)
+        if not lease:
+            return 0, 0
+        held = 0
+        while held < len(keys) and self.contains(keys[held], layout):
+            held += 1
+        if not held:
+            self._pins.release(lease)
+            return 0, 0
+        self._pins.shrink(lease, held)
+        self.touch_chain(keys[:held])
+        return lease, held
+
+    def unpin(self, lease: int) -> None:
+        """Ends a lease; an unknown or ended one is a no-op."""
+        self._pins.release(lease)
+
+    def expire_pins(self) -> None:
+        """Ends the leases whose time is over."""
+        self._pins.expire(self._clock_s())
+
+    def inventory(self) -> tuple[int, list[bytes]]:
+        """(number of the last event, every key held as of that event)."""
+        with self._lock:
+            return self.events.number, list(self._held)
+
+    def reconcile(self, keys: Sequence[bytes]) -> None:
+        """Compares what is held with what was said, and says the difference. Called after anything that may change it.
+
+        It looks at the tiers themselves under one lock, so the last caller after a change always says the truth.
+        """
+        with self._lock:
+            for key in keys:
+                tier = self._where_any(key)
+                if bool(tier) == (key in self._held):
+                    continue
+                if tier:
+                    self._held.add(key)
+                else:
+                    self._held.discard(key)
+                self.events.append(key, removed=not tier, tier=tier)
+
+    def _where_any(self, key: bytes) -> str:
+        if self._dram is not None and self._dram.contains(key):
+            return self._dram.name
+        if self._queue is not None and self._queue.contains(key):
+            return QUEUE_TIER
+        if self._nvme is not None and self._nvme.contains(key):
+            return self._nvme.name
+        return ""
+
+    def _touch(self, key: bytes) -> None:
+        for tier in (self._dram, self._nvme):
+            if tier is not None:
+                tier.touch(key)
+
+    def tier_stats(self) -> list[TierStats]:
+        """One entry per tier, fastest first."""
+        return [tier.stats() for tier in (self._dram, self._nvme) if tier is not None]
+
+    def counters(self) -> dict[str, float]:
+        """Counters and gauges beside those of the tiers."""
+        queue = self._queue
+        return {
+            "held_keys": float(len(self._held)),
+            "events": float(self.events.number),
+            "leases": float(len(self._pins)),
+            "corrupt_puts": float(self.corrupt_puts),
+            "write_behind_bytes": float(queue.waiting_bytes if queue else 0),
+            "write_behind_written": float(queue.written if queue else 0),
+            "write_behind_dropped": float(queue.dropped if queue else 0),
+            "write_behind_refused": float(queue.refused if queue else 0),
+        }
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits for the writes behind; blocks, for tests and for the drain."""
+        return self._queue is None or self._queue.flush(timeout_s)
+
+    def close(self, flush_s: float = CLOSE_FLUSH_S) -> None:
+        """Writes what waits within the time and closes the tiers; afterwards everything misses. Blocks. Idempotent."""
+        if self._queue is not None:
+            self._queue.close(flush_s)
+        for tier in (self._dram, self._nvme):
+            if tier is not None:
+                tier.close()

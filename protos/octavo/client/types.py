@@ -1,0 +1,154 @@
+"""What the SDK gives back: plain frozen values, no protobuf type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["", "stop", "length", "tool_calls", "cancelled", "deadline"]
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token with its log probability (natural logarithm) and the likeliest alternatives."""
+
+    token_id: int
+    text: str
+    token_bytes: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New text and tokens of one choice. `byte_end` and `token_end` count this choice's output so far."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    token_end: int = 0
+    byte_end: int = 0
+    finish_reason: FinishReason = ""
+    stop_hit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that were billed."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Microseconds since the gateway received the request, on its clock; the last five are durations that travelled."""
+
+    t_received_unix_us: int = 0
+    t_tokenized_us: int = 0
+    t_admitted_us: int = 0
+    t_prefill_start_us: int = 0
+    t_first_token_us: int = 0
+    t_last_token_us: int = 0
+    t_complete_us: int = 0
+    queue_us: int = 0
+    kv_load_us: int = 0
+    prefill_us: int = 0
+    decode_us: int = 0
+    preemptions: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One whole answer."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason = ""
+    stop_hit: str = ""
+    ids_blake3: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request. `first_token_ms` and `last_token_ms` are on the client's clock since the call."""
+
+    request_id: str
+    model: str
+    choices: tuple[Choice, ...]
+    usage: Usage = field(default_factory=Usage)
+    timings: Timings = field(default_factory=Timings)
+    trace_id: str = ""
+    seed: int = 0
+    first_token_ms: float = 0.0
+    last_token_ms: float = 0.0
+    resumes: int = 0
+
+    @property
+    def text(self) -> str:
+        """The first choice's text."""
+        return self.choices[0].text if self.choices else ""
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """The first choice's finish reason."""
+        return self.choices[0].finish_reason if self.choices else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """What a cancel did. `found` is False for an unknown or finished request: then nothing was done."""
+
+    found: bool
+    outcome: str = ""
+    last_step: int = 0
+    blocks_freed: int = 0
+    latency_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids, and the text piece of each."""
+
+    token_ids: tuple[int, ...]
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """How many prompt tokens a request would have, and how many the model takes with its output."""
+
+    tokens: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A served model."""
+
+    id: str
+    max_model_len: int
+    vocab_size: int
+    architecture: str
+    fingerprint: str
+    created_unix_s: int

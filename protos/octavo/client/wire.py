@@ -1,0 +1,197 @@
+"""Between the SDK's values and the protobuf messages; the only module of the SDK that builds or reads them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, cast
+
+from octavo.client.types import Choice, Chunk, FinishReason, Message, Timings, TokenLogprob, Usage
+from octavo.errors import InvalidRequest
+from octavo.v1 import inference_pb2 as pb
+
+
+class RequestOptions(TypedDict, total=False):
+    """Keyword arguments of every generation; what is absent takes the server's default (see inference.proto)."""
+
+    model: str
+    request_id: str
+    idempotency_key: str
+    priority: int
+    slo_class: str
+    deadline_s: float
+    cache_off: bool
+    cache_salt: str
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int
+    max_tokens: int
+    min_tokens: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    include_stop_str: bool
+    n: int
+    logprobs: int
+    echo: bool
+    skip_special_tokens: bool
+
+
+Prompt = str | Sequence[int]
+MessageLike = Message | Mapping[str, str]
+_CONTEXT = ("model", "request_id", "idempotency_key", "priority", "slo_class", "cache_off", "cache_salt")
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "seed",
+)
+_OPTIONS = (
+    "max_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str",
+    "n",
+    "logprobs",
+    "echo",
+    "skip_special_tokens",
+)
+_FINISH: dict[int, FinishReason] = {
+    pb.FINISH_REASON_UNSPECIFIED: "",
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_TOOL_CALLS: "tool_calls",
+    pb.FINISH_REASON_CANCELLED: "cancelled",
+    pb.FINISH_REASON_DEADLINE: "deadline",
+}
+_Message = TypeVar("_Message", pb.RequestContext, pb.Sampling, pb.Options)
+
+
+def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequest:
+    """The request for a raw prompt, text or token ids. Raises InvalidRequest naming the argument at fault."""
+    context, sampling, rest = _parts(options)
+    if isinstance(prompt, str):
+        return pb.GenerateRequest(context=context, text=prompt, sampling=sampling, options=rest)
+    try:
+        ids = pb.TokenIds(ids=prompt)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"prompt: {error}; give text or token ids of 0 and above", field="prompt") from error
+    return pb.GenerateRequest(context=context, token_ids=ids, sampling=sampling, options=rest)
+
+
+def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb.ChatRequest:
+    """The request for a conversation. Raises InvalidRequest naming the argument at fault."""
+    context, sampling, rest = _parts(options)
+    return pb.ChatRequest(context=context, messages=wire_messages(messages), sampling=sampling, options=rest)
+
+
+def wire_messages(messages: Sequence[MessageLike]) -> list[pb.Message]:
+    """Messages from our dataclass or from mappings with role, content and name."""
+    listed = []
+    for number, message in enumerate(messages):
+        if isinstance(message, Message):
+            listed.append(pb.Message(role=message.role, content=message.content, name=message.name))
+            continue
+        try:
+            listed.append(pb.Message(**message))
+        except (TypeError, ValueError) as error:
+            field = f"messages[{number}]"
+            raise InvalidRequest(f"{field}: {error}; give role and content as text", field=field) from error
+    return listed
+
+
+def chat_messages(messages: Sequence[MessageLike]) -> pb.ChatMessages:
+    """Messages as the input of Tokenize and CountTokens."""
+    return pb.ChatMessages(messages=wire_messages(messages))
+
+
+def _parts(options: RequestOptions) -> tuple[pb.RequestContext, pb.Sampling, pb.Options]:
+    given = cast(dict[str, Any], dict(options))
+    known = (*_CONTEXT, *_SAMPLING, *_OPTIONS, "deadline_s")
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if isinstance(given.get("stop"), str):
+        given["stop"] = [given["stop"]]
+    context = _fill(pb.RequestContext, _CONTEXT, given)
+    deadline_s = given.get("deadline_s")
+    if deadline_s is not None:
+        if not 0 < deadline_s < 4_000_000:
+            raise InvalidRequest(f"deadline_s: {deadline_s!r} must be seconds above 0", field="deadline_s")
+        context.deadline_ms = max(1, round(deadline_s * 1000))
+    return context, _fill(pb.Sampling, _SAMPLING, given), _fill(pb.Options, _OPTIONS, given)
+
+
+def _fill(kind: type[_Message], names: Sequence[str], given: Mapping[str, Any]) -> _Message:
+    message = kind()
+    for name in names:
+        if given.get(name) is None:
+            continue
+        try:
+            message.MergeFrom(kind(**{name: given[name]}))
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"{name}: {given[name]!r} cannot be sent: {error}", field=name) from error
+    return message
+
+
+def chunk_of(delta: pb.Delta) -> Chunk:
+    """A Delta as a Chunk."""
+    return Chunk(
+        index=delta.index,
+        text=delta.text,
+        token_ids=tuple(delta.token_ids),
+        logprobs=tuple(logprob_of(item) for item in delta.logprobs),
+        token_end=delta.token_end,
+        byte_end=delta.byte_end,
+        finish_reason=_FINISH.get(delta.finish_reason, ""),
+        stop_hit=delta.stop_hit,
+    )
+
+
+def logprob_of(item: pb.TokenLogprob) -> TokenLogprob:
+    """A TokenLogprob with its alternatives."""
+    top = tuple(logprob_of(other) for other in item.top)
+    return TokenLogprob(item.token_id, item.text, item.token_bytes, item.logprob, top)
+
+
+def finish_of(end: pb.ChoiceEnd) -> FinishReason:
+    """The finish reason of an ended choice."""
+    return _FINISH.get(end.finish_reason, "")
+
+
+def usage_of(usage: pb.Usage) -> Usage:
+    """A Usage."""
+    return Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+
+
+def timings_of(timings: pb.Timings) -> Timings:
+    """Timings, field by field of the same name."""
+    return Timings(**{name: getattr(timings, name) for name in Timings.__dataclass_fields__})
+
+
+def choice_of(index: int, chunks: Sequence[Chunk], end: pb.ChoiceEnd | None) -> Choice:
+    """One choice out of its chunks, in order."""
+    last = next((chunk for chunk in reversed(chunks) if chunk.finish_reason), None)
+    return Choice(
+        index=index,
+        text="".join(chunk.text for chunk in chunks),
+        token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+        logprobs=tuple(item for chunk in chunks for item in chunk.logprobs),
+        finish_reason=last.finish_reason if last else finish_of(end) if end is not None else "",
+        stop_hit=last.stop_hit if last else "",
+        ids_blake3=end.ids_blake3 if end is not None else b"",
+    )

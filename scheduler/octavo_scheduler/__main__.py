@@ -1,0 +1,65 @@
+"""`python -m octavo_scheduler`: the scheduler process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+
+from octavo.rpc.host import Host, run_service
+from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
+
+from octavo_scheduler.driver import Driver
+from octavo_scheduler.observer import Observer
+from octavo_scheduler.service import SchedulerServicer
+from octavo_scheduler.settings import policy_from
+from octavo_scheduler.status import CellCollector
+
+UPKEEP_S = 1.0
+LAST_WRITES_S = 0.1
+"""After the last request has ended, its last events leave within this time."""
+
+
+async def setup(host: Host) -> None:
+    """Core, driver and servicer; serving once the port is bound, ready (GetStatus) once a worker is."""
+
+    def stuck(why: str) -> None:
+        host.set_state("not_serving", why)
+
+    driver = Driver(policy_from(host.manifest), Observer(host.tracer, host.log), host.log, on_stuck=stuck)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(driver, host.log), host.server)  # type: ignore[no-untyped-call]
+    host.announce(scheduler_pb2.DESCRIPTOR)
+    collector = CellCollector(driver)
+    host.metrics.register(collector)
+    host.serve_metrics(host.manifest.scheduler.metrics_listen)
+    host.spawn(driver.run(), "driver")
+    host.spawn(_upkeep(host, driver, collector), "upkeep")
+
+    async def drain() -> None:
+        driver.drain()
+        try:
+            await driver.drained()
+            await asyncio.sleep(LAST_WRITES_S)
+        finally:
+            driver.close_all("the scheduler stops")
+
+    host.on_drain(drain)
+    bound = await host.listen(host.manifest.scheduler.listen)
+    host.log.info("listening on %s, metrics %s", bound, host.urls.get("metrics", "off"))
+    host.set_state("serving")
+    # what lives now lives to the end: the collector need not walk it again
+    gc.collect()
+    gc.freeze()
+
+
+async def _upkeep(host: Host, driver: Driver, collector: CellCollector) -> None:
+    """Figures for Prometheus, and serving again once a worker came after a stuck one was dropped."""
+    while True:
+        await asyncio.sleep(UPKEEP_S)
+        collector.refresh()
+        if host.state == "not_serving" and driver.core.cell.fleet.workers:
+            host.set_state("serving")
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("scheduler", setup, sys.argv[1:]))

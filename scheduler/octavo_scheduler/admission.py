@@ -1,0 +1,132 @@
+"""Admission by KV budget: what a residency needs now, and what the running ones are expected to need still.
+
+Keep: free blocks >= reserved growth of what runs + growth of the newcomer + margin. Growth is reserved from a predicted
+output length, not from max_tokens; a request on an idle worker may use the margin, so one that fits exactly runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.history import OutputHistory
+from octavo_scheduler.policy import Policy
+from octavo_scheduler.request import Choice, Request, Sequence
+from octavo_scheduler.tiers import Directory
+
+
+@dataclass(slots=True)
+class Plan:
+    """How one choice, or one n > 1 group, would start on a worker. Blocks are not taken yet."""
+
+    worker: Worker
+    choices: list[Choice]  # the leader first
+    matched: list[int]  # indexed blocks to share
+    load_keys: list[bytes]  # the next blocks, from the kvstore
+    table_blocks: int  # length of the leader's first block table
+    shared_blocks: int  # full prompt blocks that siblings share with the leader
+    free_needed: int
+    growth: int  # blocks expected later
+
+    @property
+    def sibling_blocks(self) -> int:
+        """Own blocks of each sibling."""
+        return self.table_blocks - self.shared_blocks
+
+    def uncached_tokens(self) -> int:
+        """Tokens to prefill when every load succeeds."""
+        cached = (len(self.matched) + len(self.load_keys)) * self.worker.block_tokens
+        return self.choices[0].length - cached
+
+
+def blocks_for(positions: int, block_tokens: int) -> int:
+    """Blocks that cover `positions` KV positions."""
+    return -(-positions // block_tokens)
+
+
+def max_positions(request: Request) -> int:
+    """KV positions a choice can ever need: the last token's KV is never written."""
+    return max(1, request.max_len - 1)
+
+
+def least_blocks(request: Request, choices: int, block_tokens: int) -> int:
+    """Blocks without which the request can never run: one choice to its end, and the start of its group."""
+    alone = blocks_for(max_positions(request), block_tokens)
+    start = blocks_for(min(len(request.prompt) + 1, max_positions(request)), block_tokens)
+    shared = min(len(request.prompt) // block_tokens, start)
+    return max(alone, shared + choices * (start - shared))
+
+
+def next_group(waiting: list[Choice]) -> list[Choice]:
+    """The choices to admit together: all that have no output yet (one prompt, one prefill), else the first."""
+    fresh = [choice for choice in waiting if not choice.output]
+    return fresh if len(fresh) > 1 else waiting[:1]
+
+
+def usable_keys(choice: Choice, worker: Worker, policy: Policy) -> list[bytes]:
+    """Keys of the choice's full blocks that leave at least one token to compute; empty when caching is off."""
+    request = choice.request
+    if not policy.prefix_cache or not request.prompt_keys:
+        return []
+    limit = (choice.length - 1) // worker.block_tokens
+    choice.key(limit - 1, worker.block_tokens)
+    return (request.prompt_keys + choice.output_keys)[:limit]
+
+
+def make_plan(
+    worker: Worker, choices: list[Choice], policy: Policy, history: OutputHistory, directory: Directory | None
+) -> Plan:
+    """What admitting `choices` (the leader first) on `worker` takes. Changes nothing."""
+    leader = choices[0]
+    request = leader.request
+    block_tokens = worker.block_tokens
+    keys = usable_keys(leader, worker, policy)
+    matched = worker.index.match(keys, len(keys))
+    load_keys: list[bytes] = []
+    if directory is not None and directory.synced:
+        run = directory.run(keys, len(matched), len(keys))
+        if run and worth_loading(worker, run, policy):
+            load_keys = keys[len(matched) : len(matched) + run]
+    positions = max_positions(request)
+    table = blocks_for(min(leader.length + 1, positions), block_tokens)
+    shared = min(len(request.prompt) // block_tokens, table) if len(choices) > 1 else table
+    revived = sum(map(worker.pool.is_cached, matched))
+    need = table - len(matched) + (len(choices) - 1) * (table - shared) + revived
+    predicted = len(request.prompt) + history.predict(request.tenant, request.max_tokens)
+    target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
+    return Plan(worker, choices, matched, load_keys, table, shared, need, len(choices) * max(0, target - table))
+
+
+def worth_loading(worker: Worker, blocks: int, policy: Policy) -> bool:
+    """Load only if bytes / bandwidth + fixed cost < predicted prefill of the same tokens."""
+    prefill_us = worker.costs.predict_prefill_us(blocks * worker.block_tokens, policy.budget_alone)
+    return worker.link.predict_us(blocks * worker.block_bytes) < prefill_us
+
+
+def growth_of(sequence: Sequence, block_tokens: int, history: OutputHistory) -> int:
+    """Blocks that a running sequence is still expected to need."""
+    request = sequence.choice.request
+    held = len(sequence.blocks)
+    most = blocks_for(sequence.max_positions, block_tokens) - held
+    predicted = len(request.prompt) + history.predict(request.tenant, request.max_tokens)
+    # past its prediction a sequence is expected to need one block more, until it cannot
+    return max(min(1, most), min(most, blocks_for(predicted, block_tokens) - held))
+
+
+def margin_blocks(worker: Worker, policy: Policy) -> int:
+    """Blocks that admission leaves free."""
+    return max(1, int(worker.pool.usable_blocks * policy.margin_fraction))
+
+
+def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
+    """Whether the plan can start now."""
+    worker = plan.worker
+    if len(plan.choices) > len(worker.free_slots):
+        return False
+    free = worker.pool.free_blocks
+    if not worker.sequences:
+        return plan.free_needed <= free
+    running = worker.running()
+    reserved = sum(growth_of(sequence, worker.block_tokens, history) for sequence in running)
+    # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only
+    return plan.free_needed + plan.growth + reserved + margin_blocks(worker, policy) <= free

@@ -1,0 +1,64 @@
+"""Standing orders that keep a worker stepping: its step policy, and blocks granted ahead of need."""
+
+from __future__ import annotations
+
+from octavo_scheduler.admission import blocks_for, margin_blocks
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.orders import Grant, StepPolicy
+from octavo_scheduler.policy import Policy
+from octavo_scheduler.request import Sequence
+
+STEPS_IN_FLIGHT = 2
+"""Tokens that a worker may have computed beyond the last report: one reported late, one launched."""
+
+
+def step_policy(worker: Worker, policy: Policy) -> StepPolicy:
+    """The budgets of one worker."""
+    return StepPolicy(policy.max_num_batched_tokens, policy.budget_alone, worker.max_seqs)
+
+
+def ahead_tokens(worker: Worker, policy: Policy) -> int:
+    """Tokens a decoding sequence makes in the grant horizon, the steps in flight included."""
+    return STEPS_IN_FLIGHT + max(1, int(policy.grant_ahead_us / max(1.0, worker.costs.step_us)))
+
+
+def wanted_positions(sequence: Sequence, ahead: int) -> int:
+    """Positions that should be covered by now."""
+    return min(sequence.length + ahead, sequence.max_positions)
+
+
+def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
+    """Grants blocks to hungry sequences, oldest first; returns those that need a block at once and got none.
+
+    With room, each gets its whole horizon; under pressure, one block to whoever would starve next.
+    """
+    pool, block_tokens = worker.pool, worker.block_tokens
+    ahead = ahead_tokens(worker, policy)
+    hungry = sorted((item for item in worker.hungry if not item.stopping), key=lambda sequence: sequence.rank)
+    worker.hungry = dict.fromkeys(hungry)
+    wants = {
+        sequence: blocks_for(wanted_positions(sequence, ahead), block_tokens) - len(sequence.blocks)
+        for sequence in hungry
+    }
+    roomy = sum(wants.values()) + margin_blocks(worker, policy) <= pool.free_blocks
+    unmet: list[Sequence] = []
+    for sequence in hungry:
+        want = wants[sequence]
+        if not roomy:
+            near = wanted_positions(sequence, STEPS_IN_FLIGHT)
+            want = min(want, blocks_for(near, block_tokens) - len(sequence.blocks))
+            if want > pool.free_blocks:
+                unmet.append(sequence)
+                continue
+        if want > 0:
+            grant(worker, sequence, want)
+        if wants[sequence] <= want:
+            del worker.hungry[sequence]
+    return unmet
+
+
+def grant(worker: Worker, sequence: Sequence, count: int) -> None:
+    """Appends `count` free blocks to the sequence's table and tells the worker."""
+    blocks = worker.pool.take(count)
+    sequence.blocks.extend(blocks)
+    worker.orders.append(Grant(sequence.seq, blocks))

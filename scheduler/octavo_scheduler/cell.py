@@ -1,0 +1,130 @@
+"""The state of one cell, which every handler of the core reads and changes, and the effects of the event at hand."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Literal
+
+from octavo_scheduler.fleet import Fleet
+from octavo_scheduler.history import OutputHistory
+from octavo_scheduler.ledger import Ledger
+from octavo_scheduler.orders import Effects, Fact
+from octavo_scheduler.policy import Policy
+from octavo_scheduler.queues import WaitingQueue
+from octavo_scheduler.registry import Registry
+from octavo_scheduler.request import Request
+from octavo_scheduler.slo import SloClass, parse_classes
+
+COUNTERS = (
+    "preemptions",
+    "offloaded_blocks",
+    "loaded_blocks",
+    "prefix_hit_tokens",
+    "tier_hit_tokens",
+    "prefill_tokens",
+    "decode_tokens",
+    "steps",
+    "mixed_steps",
+    "reports",
+    "requests_submitted",
+    "requests_attached",
+    "requests_finished",
+    "requests_cancelled",
+    "requests_failed",
+    "requests_rejected",
+    "requests_deadline",
+    "worker_losses",
+    "protocol_errors",
+    "cancel_latency_us_last",
+)
+
+TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake"]
+
+
+class Timers:
+    """A heap of (due, what, request). Stale entries are recognised by whoever handles them."""
+
+    __slots__ = ("_heap", "_number")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, TimerKind, Request | None]] = []
+        self._number = 0
+
+    def at(self, due_us: int, kind: TimerKind, request: Request | None = None) -> None:
+        """Wakes the core at `due_us`."""
+        self._number += 1
+        heapq.heappush(self._heap, (due_us, self._number, kind, request))
+
+    def due(self, now_us: int) -> list[tuple[TimerKind, Request | None]]:
+        """Takes out what is due."""
+        taken: list[tuple[TimerKind, Request | None]] = []
+        while self._heap and self._heap[0][0] <= now_us:
+            _due, _number, kind, request = heapq.heappop(self._heap)
+            taken.append((kind, request))
+        return taken
+
+    def next_us(self) -> int:
+        """When the first entry is due; 0: never."""
+        return self._heap[0][0] if self._heap else 0
+
+
+class Cell:
+    """Everything the core knows. `now_us` is the time of the event at hand; nothing here looks at a clock."""
+
+    __slots__ = (
+        "admission_due",
+        "classes",
+        "counters",
+        "draining",
+        "effects",
+        "fleet",
+        "history",
+        "ledger",
+        "next_number",
+        "now_us",
+        "policy",
+        "queue",
+        "registry",
+        "started_us",
+        "timers",
+    )
+
+    def __init__(self, policy: Policy, now_us: int) -> None:
+        self.policy = policy
+        self.now_us = self.started_us = now_us
+        self.fleet = Fleet()
+        self.queue = WaitingQueue(policy.order)
+        self.registry = Registry(policy.registry_ttl_us, policy.registry_bytes)
+        self.timers = Timers()
+        self.history = OutputHistory(policy.default_output_tokens)
+        self.ledger = Ledger()
+        self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.draining = False
+        self.admission_due = False
+        self.next_number = 0
+        self.effects = self.fresh_effects()
+
+    @staticmethod
+    def fresh_effects() -> Effects:
+        """Nothing to do yet."""
+        return Effects([], [], [], set(), [], False, 0)
+
+    def number(self) -> int:
+        """A number that was never given before: seqs, transfers and ranks."""
+        self.next_number += 1
+        return self.next_number
+
+    def touch(self, request: Request) -> None:
+        """Something of `request` is to be sent."""
+        self.effects.dirty_gateways |= self.fleet.touch(request)
+
+    def fact(self, name: str, request: Request, start_us: int, end_us: int, **attributes: str | int | float) -> None:
+        """Hands a fact to the shell, which may make a span of it."""
+        attributes["octavo.request_id"] = request.request_id
+        self.effects.facts.append(Fact(name, request.traceparent, start_us, end_us, attributes))
+
+    @property
+    def in_grace(self) -> bool:
+        """The recovery grace after start is not over."""
+        return self.now_us < self.started_us + self.policy.recovery_grace_us

@@ -1,0 +1,65 @@
+"""One object per open stream: what is to be written next, and whether the stream must close. Writers empty it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from octavo_scheduler.orders import Order
+
+
+def fold_epoch(scheduler_boot_id: str, worker_boot_id: str, connection: int) -> int:
+    """(scheduler boot, worker boot, connection number) folded into a non-zero u64."""
+    text = f"{scheduler_boot_id}\0{worker_boot_id}\0{connection}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") | 1
+
+
+class Connection:
+    """A stream's two signals: something is to be written, and it must close."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.why = ""
+
+    def close(self, why: str) -> None:
+        """Asks the stream's handler to end it; the first reason wins."""
+        if not self.closed.is_set():
+            self.why = why
+            self.closed.set()
+            self.wake.set()
+
+
+class WorkerConnection(Connection):
+    """A worker's stream in one epoch."""
+
+    def __init__(self, epoch: int, worker_id: str) -> None:
+        super().__init__()
+        self.epoch = epoch
+        self.worker_id = worker_id
+        self.orders: list[Order] = []
+
+    def send(self, orders: list[Order]) -> None:
+        """Adds orders to what the writer takes next."""
+        self.orders.extend(orders)
+        self.wake.set()
+
+
+class GatewayConnection(Connection):
+    """A gateway's stream; its backlog lives in the core's cursors."""
+
+    def __init__(self, number: int, gateway_id: str) -> None:
+        super().__init__()
+        self.number = number
+        self.gateway_id = gateway_id
+        self.welcome_due = True
+
+
+class StoreConnection(Connection):
+    """A kvstore's stream."""
+
+    def __init__(self, number: int, store_id: str) -> None:
+        super().__init__()
+        self.number = number
+        self.store_id = store_id
+        self.inventory_due = False

@@ -1,0 +1,306 @@
+"""The core: state + event -> effects. No I/O, no clock, no randomness; the same code runs live and in a simulator.
+
+It only coordinates: handlers change the cell, then waiting requests are placed, hungry sequences topped up, dirty
+blocks offloaded, and whatever that ordered is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from octavo_scheduler import lifecycle, reports, residency
+from octavo_scheduler.admission import Plan, fits, make_plan, next_group, usable_keys
+from octavo_scheduler.batching import step_policy, top_up
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.events import (
+    AttachRequested,
+    Cancelled,
+    ChoiceStopped,
+    Event,
+    GatewayJoined,
+    GatewayLost,
+    Reported,
+    StoreChanged,
+    StoreInventory,
+    StoreJoined,
+    StoreLost,
+    Submitted,
+    Tick,
+    WorkerJoined,
+    WorkerLost,
+)
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.orders import Effects, Offload
+from octavo_scheduler.outbox import Update, collect
+from octavo_scheduler.placement import Candidate, backlog_tokens, score_us
+from octavo_scheduler.policy import SECOND_US, Policy
+from octavo_scheduler.request import Outcome, Request
+from octavo_scheduler.slo import deadline_outcome
+from octavo_scheduler.tiers import Directory, Transfer
+
+
+class Core:
+    """One cell's scheduler. Feed events in time order; carry out the effects of each before the next."""
+
+    def __init__(self, policy: Policy, now_us: int = 0) -> None:
+        self.cell = Cell(policy, now_us)
+        self._next_audit_us = now_us + SECOND_US
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Submitted: lambda event: lifecycle.submit(self.cell, event),
+            Cancelled: lambda event: lifecycle.cancel(self.cell, event),
+            ChoiceStopped: lambda event: lifecycle.stop_choice(self.cell, event),
+            AttachRequested: lambda event: lifecycle.attach_known(self.cell, event),
+            GatewayJoined: lambda event: lifecycle.join_gateway(self.cell, event),
+            GatewayLost: lambda event: lifecycle.lose_gateway(self.cell, event),
+            WorkerJoined: self._worker_joined,
+            WorkerLost: self._worker_lost,
+            Reported: self._reported,
+            StoreJoined: self._store_joined,
+            StoreChanged: self._store_changed,
+            StoreInventory: self._store_inventory,
+            StoreLost: self._store_lost,
+            Tick: lambda event: None,
+        }
+
+    def handle(self, event: Event) -> Effects:
+        """Applies one event. Time never goes back: an older `now_us` counts as the newest seen."""
+        cell = self.cell
+        cell.now_us = max(cell.now_us, event.now_us)
+        cell.effects = cell.fresh_effects()
+        self._handlers[type(event)](event)
+        self._fire_timers()
+        if cell.now_us >= self._next_audit_us:
+            self._audit()
+        for worker in list(cell.fleet.workers.values()):
+            if worker.hungry:
+                residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
+        if cell.admission_due:
+            cell.admission_due = False
+            self._admit_waiting()
+        for worker in cell.fleet.workers.values():
+            if worker.offload_candidates:
+                self._offload(worker)
+            if worker.orders:
+                cell.effects.orders.append((worker.epoch, worker.orders))
+                worker.orders = []
+        cell.effects.next_wakeup_us = self._next_wakeup()
+        return cell.effects
+
+    def collect(self, gateway: int) -> list[Update]:
+        """What the gateway's stream is owed now; call it when the stream is writable."""
+        connection = self.cell.fleet.gateways.get(gateway)
+        return collect(self.cell, connection) if connection is not None else []
+
+    def drain(self) -> None:
+        """From now on new requests are refused as draining."""
+        self.cell.draining = True
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def _worker_joined(self, event: WorkerJoined) -> None:
+        cell = self.cell
+        for worker in list(cell.fleet.workers.values()):
+            if worker.worker_id == event.worker_id:
+                self._lose(worker, "joined again")
+        why = self._misfit(event)
+        if why:
+            cell.effects.close_workers.append((event.epoch, why))
+            return
+        worker = Worker(event, cell.policy)
+        cell.fleet.workers[worker.epoch] = worker
+        if cell.policy.prefix_cache:
+            for block, key in event.resident:
+                if 0 < block < event.num_blocks:
+                    worker.index.add(key, block)
+        worker.orders.append(step_policy(worker, cell.policy))
+        cell.admission_due = True
+        cell.effects.limits_changed = True
+
+    def _misfit(self, event: WorkerJoined) -> str:
+        """Why this worker cannot serve beside the others; all of a cell hold the same KV."""
+        if event.num_blocks < 2 or event.block_tokens < 1 or event.max_num_seqs < 1:
+            return "num_blocks, block_tokens and max_num_seqs must leave room for one sequence"
+        for other in self.cell.fleet.workers.values():
+            if (other.hello.root_key, other.block_tokens) != (event.root_key, event.block_tokens):
+                return f"its model or KV layout differs from that of {other.worker_id}; give both the same manifest"
+        return ""
+
+    def _worker_lost(self, event: WorkerLost) -> None:
+        worker = self.cell.fleet.workers.get(event.epoch)
+        if worker is not None:
+            self._lose(worker, event.why or "stream closed")
+
+    def _lose(self, worker: Worker, why: str) -> None:
+        self.cell.effects.close_workers.append((worker.epoch, why))
+        for request in residency.lose_worker(self.cell, worker, why):
+            message = f"{request.losses} workers were lost under this request without a token: {why}"
+            lifecycle.decide(self.cell, request, Outcome("failed", "worker-lost", message))
+
+    def _reported(self, event: Reported) -> None:
+        worker = self.cell.fleet.workers.get(event.epoch)
+        if worker is None:
+            return
+        try:
+            reports.apply(self.cell, worker, event)
+        except reports.ProtocolError as error:
+            self.cell.counters["protocol_errors"] += 1
+            self._lose(worker, f"protocol error: {error}")
+
+    # -- kvstores --------------------------------------------------------------------------------------------------
+
+    def _store_joined(self, event: StoreJoined) -> None:
+        self.cell.fleet.stores[event.store_id] = Directory(event.store_id, event.connection)
+        self.cell.effects.ask_inventory.append(event.store_id)
+
+    def _directory(self, store_id: str, connection: int) -> Directory | None:
+        directory = self.cell.fleet.stores.get(store_id)
+        return directory if directory is not None and directory.connection == connection else None
+
+    def _store_changed(self, event: StoreChanged) -> None:
+        directory = self._directory(event.store_id, event.connection)
+        if directory is not None and not directory.change(event.first_number, event.changes):
+            self.cell.effects.ask_inventory.append(event.store_id)
+
+    def _store_inventory(self, event: StoreInventory) -> None:
+        directory = self._directory(event.store_id, event.connection)
+        if directory is not None:
+            directory.inventory(event.number, event.keys, event.last)
+
+    def _store_lost(self, event: StoreLost) -> None:
+        if self._directory(event.store_id, event.connection) is not None:
+            del self.cell.fleet.stores[event.store_id]
+
+    def _offload(self, worker: Worker) -> None:
+        """Write-behind: indexed blocks that no sequence holds go to the host's kvstore while they are cached."""
+        cell, policy = self.cell, self.cell.policy
+        directory = cell.fleet.directory_of(worker)
+        if directory is None:
+            worker.offload_candidates.clear()
+            return
+        while worker.offload_candidates and worker.offloads_in_flight < policy.max_offloads_in_flight:
+            blocks: list[int] = []
+            keys: list[bytes] = []
+            while worker.offload_candidates and len(blocks) < policy.max_offload_blocks:
+                block, key = worker.offload_candidates.popitem(last=False)
+                if key not in directory and worker.index.key_of(block) == key:
+                    worker.pool.hold_transfer(block)
+                    blocks.append(block)
+                    keys.append(key)
+            if blocks:
+                transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
+                worker.transfers[transfer.xfer_id] = transfer
+                worker.offloads_in_flight += 1
+                worker.orders.append(Offload(transfer.xfer_id, blocks, keys))
+
+    # -- admission -------------------------------------------------------------------------------------------------
+
+    def _admit_waiting(self) -> None:
+        """Head first and no overtaking, except past requests that wait for something of their own."""
+        for request in self.cell.queue:
+            while waiting := request.waiting_choices():
+                plan = self._best_plan(request)
+                if plan is None:
+                    if request.live and waiting:
+                        return
+                    break
+                if self._waits_for_join(request, plan):
+                    break
+                if not fits(plan, self.cell.policy, self.cell.history):
+                    return
+                residency.admit(self.cell, plan)
+            if not request.waiting_choices():
+                self.cell.queue.remove(request)
+
+    def _best_plan(self, request: Request) -> Plan | None:
+        """The cheapest plan over all workers with room, or any plan when none has room; refuses what never fits."""
+        cell = self.cell
+        group = next_group(request.waiting_choices())
+        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
+        if never:
+            lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
+            return None
+        best: tuple[bool, float] | None = None
+        chosen: Plan | None = None
+        alone = len(cell.fleet.workers) == 1
+        for worker in cell.fleet.workers.values():
+            directory = cell.fleet.directory_of(worker)
+            plan = make_plan(worker, group, cell.policy, cell.history, directory)
+            if alone:
+                return plan
+            load_us = worker.link.predict_us(len(plan.load_keys) * worker.block_bytes) if plan.load_keys else 0.0
+            joined = self._join_run(plan) * worker.block_tokens
+            candidate = Candidate(
+                plan.uncached_tokens() - joined, backlog_tokens(worker), len(worker.sequences), load_us
+            )
+            cost = score_us(candidate, worker.costs, cell.policy.max_num_batched_tokens)
+            rating = (not fits(plan, cell.policy, cell.history), cost)
+            if best is None or rating < best:
+                best, chosen = rating, plan
+        return chosen
+
+    def _join_run(self, plan: Plan) -> int:
+        """Blocks after the match and the load that a running sequence is computing right now."""
+        worker = plan.worker
+        if not worker.computing:
+            return 0
+        keys = usable_keys(plan.choices[0], worker, self.cell.policy)
+        start = end = len(plan.matched) + len(plan.load_keys)
+        while end < len(keys) and keys[end] in worker.computing:
+            end += 1
+        return end - start
+
+    def _waits_for_join(self, request: Request, plan: Plan) -> bool:
+        """Another sequence computes this prefix now: wait for it, but no longer than one's own prefill would take."""
+        cell = self.cell
+        if not cell.policy.join_prefill or not self._join_run(plan):
+            return False
+        if request.join_until_us < 0:
+            own_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)
+            request.join_until_us = cell.now_us + max(1, int(own_us))
+            cell.timers.at(request.join_until_us, "join", request)
+        return cell.now_us < request.join_until_us
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _fire_timers(self) -> None:
+        cell = self.cell
+        for kind, request in cell.timers.due(cell.now_us):
+            if kind == "no_worker":
+                self._fail_without_workers()
+            elif kind == "join":
+                cell.admission_due = True
+            elif request is None or not request.live:
+                continue
+            elif kind == "deadline":
+                lifecycle.decide(cell, request, deadline_outcome(request.work_done))
+            elif kind == "orphan" and 0 <= request.orphaned_us <= cell.now_us - cell.policy.orphan_grace_us:
+                lifecycle.cancel_request(cell, request, "gateway-lost", None)
+
+    def _fail_without_workers(self) -> None:
+        cell = self.cell
+        limit_us = cell.policy.no_worker_timeout_us
+        if cell.fleet.workers:
+            return
+        for request in cell.queue:
+            if cell.now_us >= request.waiting_since_us + limit_us:
+                message = f"no worker came within {limit_us / SECOND_US:g} s"
+                lifecycle.decide(cell, request, Outcome("failed", "no-worker", message, SECOND_US))
+
+    def _audit(self) -> None:
+        """Once a second: silent, stuck or disagreeing workers are lost; expired results are dropped."""
+        cell, policy = self.cell, self.cell.policy
+        self._next_audit_us = cell.now_us + SECOND_US
+        for worker in list(cell.fleet.workers.values()):
+            if cell.now_us - worker.last_report_us > policy.worker_silence_us:
+                self._lose(worker, f"silent for {policy.worker_silence_us / SECOND_US:g} s")
+            elif worker.sequences and cell.now_us - worker.last_progress_us > policy.progress_timeout_us:
+                self._lose(worker, f"no progress for {policy.progress_timeout_us / SECOND_US:g} s")
+            elif wrong := worker.audit():
+                cell.counters["protocol_errors"] += 1
+                self._lose(worker, f"audit: {wrong[0]}")
+        cell.registry.expire(cell.now_us)
+
+    def _next_wakeup(self) -> int:
+        timer_us = self.cell.timers.next_us()
+        return min(timer_us, self._next_audit_us) if timer_us else self._next_audit_us

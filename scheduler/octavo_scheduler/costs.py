@@ -1,0 +1,75 @@
+"""First cost model: how long a step, a prefill and a tier transfer take. Calibrated by the worker, refined by reports.
+
+Step time is fixed + prefill * tokens + decode * sequences + context * context tokens. Each report nudges every
+coefficient by the relative error times its share of the prediction (a normalized LMS step in log space), so that
+coefficients stay positive and features of very different size need no scaling.
+"""
+
+from __future__ import annotations
+
+from octavo_scheduler.events import Calibration
+
+_LEARNING_RATE = 0.05
+_EMA = 0.1
+
+
+class StepCosts:
+    """One worker's step time, microseconds."""
+
+    __slots__ = ("context_token_us", "decode_seq_us", "fixed_us", "prefill_token_us", "step_us")
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.fixed_us = max(1.0, calibration.fixed_us)
+        self.prefill_token_us = max(0.01, calibration.prefill_token_us)
+        self.decode_seq_us = max(0.01, calibration.decode_seq_us)
+        self.context_token_us = max(0.0001, calibration.context_token_us)
+        self.step_us = self.fixed_us + self.decode_seq_us
+        """Running mean of the observed step time."""
+
+    def predict_step_us(self, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> float:
+        """Predicted time of one step."""
+        return (
+            self.fixed_us
+            + self.prefill_token_us * prefill_tokens
+            + self.decode_seq_us * decode_seqs
+            + self.context_token_us * context_tokens
+        )
+
+    def predict_prefill_us(self, tokens: int, budget: int) -> float:
+        """Predicted time to prefill `tokens` in chunks of `budget` with nothing beside it."""
+        chunks = -(-tokens // max(1, budget))
+        return chunks * self.fixed_us + tokens * self.prefill_token_us
+
+    def observe(self, wall_us: int, steps: int, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> None:
+        """Learns from `steps` steps that took `wall_us` in all; `prefill_tokens` are over all of them."""
+        if steps <= 0 or wall_us <= 0:
+            return
+        observed_us = wall_us / steps
+        self.step_us += _EMA * (observed_us - self.step_us)
+        prefill = prefill_tokens / steps
+        predicted_us = self.predict_step_us(0, decode_seqs, context_tokens) + self.prefill_token_us * prefill
+        error = max(-0.5, min(0.5, (observed_us - predicted_us) / predicted_us)) * _LEARNING_RATE
+        self.fixed_us *= 1 + error * self.fixed_us / predicted_us
+        self.prefill_token_us *= 1 + error * self.prefill_token_us * prefill / predicted_us
+        self.decode_seq_us *= 1 + error * self.decode_seq_us * decode_seqs / predicted_us
+        self.context_token_us *= 1 + error * self.context_token_us * context_tokens / predicted_us
+
+
+class LinkCosts:
+    """Fixed cost and bandwidth of a worker's tier link, refined by every whole transfer."""
+
+    __slots__ = ("bytes_per_us", "fixed_us")
+
+    def __init__(self, bytes_per_us: float = 500.0, fixed_us: float = 1000.0) -> None:
+        self.bytes_per_us = bytes_per_us
+        self.fixed_us = fixed_us
+
+    def predict_us(self, size_bytes: int) -> float:
+        """Predicted time of one transfer."""
+        return self.fixed_us + size_bytes / self.bytes_per_us
+
+    def observe(self, size_bytes: int, lookup_us: int, transfer_us: int) -> None:
+        """Learns from one finished transfer."""
+        if size_bytes > 0 and transfer_us > 0:
+            self.bytes_per_us += _EMA * (size_bytes / transfer_us - self.bytes_per_us)
+            self.fixed_us += _EMA * (lookup_us - self.fixed_us)

@@ -1,0 +1,119 @@
+"""The loop around the core: monotonic time in, effects carried out, a Tick when the core asked for one. It awaits nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+
+from octavo_scheduler.connections import GatewayConnection, StoreConnection, WorkerConnection
+from octavo_scheduler.core import Core
+from octavo_scheduler.events import Event, Tick
+from octavo_scheduler.observer import Observer
+from octavo_scheduler.orders import Effects
+from octavo_scheduler.policy import Policy
+
+
+def monotonic_us() -> int:
+    """The core's clock."""
+    return time.monotonic_ns() // 1000
+
+
+class Driver:
+    """Owns the core and the open streams. Every method runs on the event loop and returns at once."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        observer: Observer,
+        log: logging.Logger,
+        clock_us: Callable[[], int] = monotonic_us,
+        on_stuck: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self.boot_id = uuid.uuid4().hex
+        self.clock_us = clock_us
+        self.core = Core(policy, clock_us())
+        self.workers: dict[int, WorkerConnection] = {}
+        self.gateways: dict[int, GatewayConnection] = {}
+        self.stores: dict[str, StoreConnection] = {}
+        self._observer = observer
+        self._log = log
+        self._on_stuck = on_stuck
+        self._connections = 0
+        self._wakeup_us = 0
+        self._timer_moved = asyncio.Event()
+
+    def next_connection(self) -> int:
+        """A number for a new stream, never reused by this process."""
+        self._connections += 1
+        return self._connections
+
+    def feed(self, event: Event) -> None:
+        """Applies an event and carries out what it orders."""
+        effects = self.core.handle(event)
+        self._carry_out(effects)
+        if effects.facts:
+            self._observer.record(effects.facts, self.core.cell.now_us)
+
+    def _carry_out(self, effects: Effects) -> None:
+        for epoch, why in effects.close_workers:
+            worker = self.workers.get(epoch)
+            if worker is not None:
+                self._log.warning("worker %s: epoch %016x ends: %s", worker.worker_id, epoch, why)
+                worker.close(why)
+            if why.startswith("no progress"):
+                self._on_stuck(f"worker {worker.worker_id if worker else ''}: {why}")
+        for epoch, orders in effects.orders:
+            worker = self.workers.get(epoch)
+            if worker is not None:
+                worker.send(orders)
+        for store_id in effects.ask_inventory:
+            store = self.stores.get(store_id)
+            if store is not None:
+                store.inventory_due = True
+                store.wake.set()
+        for number in effects.dirty_gateways:
+            gateway = self.gateways.get(number)
+            if gateway is not None:
+                gateway.wake.set()
+        if effects.limits_changed:
+            for gateway in self.gateways.values():
+                gateway.welcome_due = True
+                gateway.wake.set()
+        if effects.next_wakeup_us != self._wakeup_us:
+            earlier = effects.next_wakeup_us < self._wakeup_us
+            self._wakeup_us = effects.next_wakeup_us
+            if earlier:
+                self._timer_moved.set()
+
+    async def run(self) -> None:
+        """Feeds a Tick whenever the core's next wake-up is due; ends only when cancelled."""
+        self.feed(Tick(self.clock_us()))
+        while True:
+            self._timer_moved.clear()
+            delay_s = max(0.0, (self._wakeup_us - self.clock_us()) / 1e6)
+            try:
+                await asyncio.wait_for(self._timer_moved.wait(), delay_s)
+            except TimeoutError:
+                self.feed(Tick(self.clock_us()))
+
+    def drain(self) -> None:
+        """Refuses new requests from now on, and tells the gateways."""
+        self.core.drain()
+        for gateway in self.gateways.values():
+            gateway.welcome_due = True
+            gateway.wake.set()
+
+    def close_all(self, why: str) -> None:
+        """Ends every stream."""
+        for connection in (*self.gateways.values(), *self.workers.values(), *self.stores.values()):
+            connection.close(why)
+
+    async def drained(self) -> None:
+        """Returns when no request is live; the caller bounds it."""
+        while self.core.cell.registry.live() or any(  # noqa: ASYNC110 -- the core has no waiters, and the drain no hurry
+            worker.sequences for worker in self.core.cell.fleet.workers.values()
+        ):
+            await asyncio.sleep(0.05)

@@ -1,0 +1,241 @@
+"""What goes into the core and what comes out of it: plain slotted records, no protobuf type, no clock.
+
+Every event carries `now_us`, microseconds on the shell's monotonic clock. Token ids are `array('I')`, block keys
+32-byte strings, `sampling` and logprobs opaque bytes that only the wire module reads.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class ChoiceStart:
+    """One choice of a submitted request; `emitted` was already delivered by an earlier attempt."""
+
+    seed: int
+    emitted: array[int] = field(default_factory=lambda: array("I"))
+    finished: str = ""
+
+
+@dataclass(slots=True)
+class Submitted:
+    now_us: int
+    gateway: int
+    request_id: str
+    prompt: array[int]
+    max_tokens: int
+    choices: list[ChoiceStart]
+    attempt: int = 1
+    tenant: str = "default"
+    prompt_keys: list[bytes] = field(default_factory=list)
+    sampling: bytes = b""
+    logprobs: int = -1
+    remaining_deadline_us: int = 0
+    age_us: int = 0
+    priority: int = 0
+    slo_class: str = ""
+    traceparent: str = ""
+    idempotency_key: str = ""
+    body_hash: bytes = b""
+    gateway_state: bytes = b""
+    cache_off: bool = False
+
+
+@dataclass(slots=True)
+class Cancelled:
+    now_us: int
+    gateway: int
+    request_id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class ChoiceStopped:
+    """The gateway found a stop string: the choice ends at `at_len` output tokens."""
+
+    now_us: int
+    gateway: int
+    request_id: str
+    index: int
+    at_len: int
+
+
+@dataclass(slots=True)
+class AttachRequested:
+    now_us: int
+    gateway: int
+    request_id: str
+    idempotency_key: str = ""
+    tenant: str = "default"
+
+
+@dataclass(slots=True)
+class GatewayJoined:
+    """A gateway's stream opened; `gateway` is unique per connection."""
+
+    now_us: int
+    gateway: int
+    gateway_id: str
+
+
+@dataclass(slots=True)
+class GatewayLost:
+    now_us: int
+    gateway: int
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Step time, microseconds: fixed + prefill_token * tokens + decode_seq * sequences + context_token * context."""
+
+    fixed_us: float = 2000.0
+    prefill_token_us: float = 100.0
+    decode_seq_us: float = 1000.0
+    context_token_us: float = 0.5
+
+
+@dataclass(slots=True)
+class WorkerJoined:
+    """The worker's Hello: nothing of an older epoch can run there any more."""
+
+    now_us: int
+    epoch: int
+    worker_id: str
+    num_blocks: int
+    block_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    block_bytes: int = 0
+    store_id: str = ""
+    root_key: bytes = b""
+    model: str = ""
+    pid: int = 0
+    resident: list[tuple[int, bytes]] = field(default_factory=list)
+    calibration: Calibration = Calibration()
+
+
+@dataclass(slots=True)
+class WorkerLost:
+    now_us: int
+    epoch: int
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Finish:
+    slot: int
+    seq: int
+    reason: str
+    stop_token: int = 0
+    message: str = ""
+
+
+@dataclass(slots=True)
+class Released:
+    seq: int
+    length: int
+    computed_len: int
+
+
+@dataclass(slots=True)
+class TransferDone:
+    xfer_id: int
+    ok_blocks: int
+    bytes: int = 0
+    lookup_us: int = 0
+    transfer_us: int = 0
+
+
+@dataclass(slots=True)
+class FirstToken:
+    seq: int
+    wait_us: int
+    prefill_us: int
+    chunks: int
+
+
+@dataclass(slots=True)
+class Reported:
+    """One report: `steps` steps of equal composition. `slots`, `counts`, `computed_len` run in parallel."""
+
+    now_us: int
+    epoch: int
+    step: int = 0
+    steps: int = 0
+    slots: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    tokens: array[int] = field(default_factory=lambda: array("I"))
+    computed_len: list[int] = field(default_factory=list)
+    finishes: list[Finish] = field(default_factory=list)
+    logprobs: list[bytes] = field(default_factory=list)
+    released: list[Released] = field(default_factory=list)
+    transfers_done: list[TransferDone] = field(default_factory=list)
+    starved: list[int] = field(default_factory=list)
+    first_tokens: list[FirstToken] = field(default_factory=list)
+    wall_us: int = 0
+    prefill_tokens: int = 0
+    decode_seqs: int = 0
+    live_seqs: list[int] | None = None
+    live_transfers: list[int] | None = None
+
+
+@dataclass(slots=True)
+class StoreJoined:
+    now_us: int
+    store_id: str
+    connection: int
+
+
+@dataclass(slots=True)
+class StoreChanged:
+    """Numbered changes of a kvstore; the first of `changes` has number `first_number`."""
+
+    now_us: int
+    store_id: str
+    connection: int
+    first_number: int
+    changes: list[tuple[bytes, bool]]  # key, removed
+
+
+@dataclass(slots=True)
+class StoreInventory:
+    """A part of the full list of held keys; changes after `number` follow the last part."""
+
+    now_us: int
+    store_id: str
+    connection: int
+    number: int
+    keys: list[bytes]
+    last: bool
+
+
+@dataclass(slots=True)
+class StoreLost:
+    now_us: int
+    store_id: str
+    connection: int
+
+
+@dataclass(slots=True)
+class Tick:
+    now_us: int
+
+
+Event = (
+    Submitted
+    | Cancelled
+    | ChoiceStopped
+    | AttachRequested
+    | GatewayJoined
+    | GatewayLost
+    | WorkerJoined
+    | WorkerLost
+    | Reported
+    | StoreJoined
+    | StoreChanged
+    | StoreInventory
+    | StoreLost
+    | Tick
+)

@@ -1,0 +1,169 @@
+"""Who is connected: workers with their pools, gateways with their deliveries, kvstores with their directories."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from octavo_scheduler.costs import LinkCosts, StepCosts
+from octavo_scheduler.events import WorkerJoined
+from octavo_scheduler.orders import Order
+from octavo_scheduler.policy import Policy
+from octavo_scheduler.prefix import PrefixIndex
+from octavo_scheduler.request import Delivery, Request, Sequence
+from octavo_scheduler.tiers import Directory, Transfer
+
+
+class Worker:
+    """One worker in one epoch: everything dies with the epoch."""
+
+    __slots__ = (
+        "block_bytes",
+        "block_tokens",
+        "computing",
+        "costs",
+        "epoch",
+        "free_slots",
+        "hello",
+        "hungry",
+        "index",
+        "joined_us",
+        "last_progress_us",
+        "last_report_us",
+        "link",
+        "max_seqs",
+        "offload_candidates",
+        "offloads_in_flight",
+        "orders",
+        "pool",
+        "preempting",
+        "sequences",
+        "slots",
+        "starved",
+        "steps",
+        "store_id",
+        "transfers",
+        "worker_id",
+    )
+
+    def __init__(self, hello: WorkerJoined, policy: Policy) -> None:
+        self.hello = hello
+        self.epoch = hello.epoch
+        self.worker_id = hello.worker_id
+        self.store_id = hello.store_id
+        self.block_tokens = hello.block_tokens
+        self.block_bytes = hello.block_bytes
+        self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
+        self.offload_candidates: OrderedDict[int, bytes] = OrderedDict()
+        self.index = PrefixIndex(hello.num_blocks, self._forgotten)
+        self.pool = self.index.pool
+        self.slots: list[Sequence | None] = [None] * self.max_seqs
+        self.free_slots = list(range(self.max_seqs - 1, -1, -1))
+        self.sequences: dict[int, Sequence] = {}
+        self.transfers: dict[int, Transfer] = {}
+        self.computing: dict[bytes, Sequence] = {}
+        self.hungry: dict[Sequence, None] = {}
+        self.starved = 0
+        self.preempting: set[int] = set()
+        self.offloads_in_flight = 0
+        self.costs = StepCosts(hello.calibration)
+        self.link = LinkCosts()
+        self.orders: list[Order] = []
+        self.steps = 0
+        self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
+
+    def _forgotten(self, block: int) -> None:
+        self.offload_candidates.pop(block, None)
+
+    def running(self) -> list[Sequence]:
+        """Sequences that step: neither stopping nor finished."""
+        return [sequence for sequence in self.sequences.values() if not sequence.stopping]
+
+    def pending_release(self) -> int:
+        """Blocks that come back when what is stopping has been released."""
+        return sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+
+    def exclusive_blocks(self, sequence: Sequence) -> int:
+        """Blocks that only this sequence holds."""
+        return sum(map(self.pool.is_exclusive, sequence.blocks))
+
+    def check_integrity(self) -> list[str]:
+        """The audit, and every block of pool and index looked at: for tests, and when nothing runs."""
+        return self.index.check_integrity() + self.audit()
+
+    def audit(self) -> list[str]:
+        """Pool, slots and tables agree; returns what is wrong, in words. Costs O(blocks held)."""
+        wrong: list[str] = []
+        leaked = self.leaked_blocks()
+        if leaked:
+            wrong.append(f"{leaked} blocks are held by nobody that is known")
+        in_slots = {sequence.seq for sequence in self.slots if sequence is not None}
+        if in_slots != set(self.sequences):
+            wrong.append("slots and sequences differ")
+        for sequence in self.sequences.values():
+            if not sequence.computed_len <= min(sequence.length, len(sequence.blocks) * self.block_tokens):
+                wrong.append(f"computed_len beyond length or blocks: {sequence!r}")
+        return wrong
+
+    def leaked_blocks(self) -> int:
+        """Blocks whose counts differ from all tables and transfers."""
+        return self.pool.leaked(
+            (sequence.blocks for sequence in self.sequences.values()),
+            (transfer.blocks for transfer in self.transfers.values()),
+        )
+
+
+class Gateway:
+    """One gateway connection."""
+
+    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id")
+
+    def __init__(self, connection: int, gateway_id: str) -> None:
+        self.connection = connection
+        self.gateway_id = gateway_id
+        self.deliveries: dict[str, Delivery] = {}
+        self.dirty: dict[Delivery, None] = {}
+        self.cancel_results: list[tuple[str, CancelAnswer]] = []
+
+
+class CancelAnswer:
+    """What a cancel came to."""
+
+    __slots__ = ("blocks_freed", "found", "last_step", "latency_us", "outcome")
+
+    def __init__(
+        self, found: bool, outcome: str = "", last_step: int = 0, blocks_freed: int = 0, latency_us: int = 0
+    ) -> None:
+        self.found = found
+        self.outcome = outcome
+        self.last_step = last_step
+        self.blocks_freed = blocks_freed
+        self.latency_us = latency_us
+
+
+class Fleet:
+    """All connections of the cell."""
+
+    __slots__ = ("gateways", "stores", "workers")
+
+    def __init__(self) -> None:
+        self.workers: dict[int, Worker] = {}  # by epoch
+        self.gateways: dict[int, Gateway] = {}  # by connection
+        self.stores: dict[str, Directory] = {}  # by store id
+
+    def directory_of(self, worker: Worker) -> Directory | None:
+        """The directory of the worker's own kvstore, when that is connected."""
+        return self.stores.get(worker.store_id) if worker.store_id else None
+
+    def touch(self, request: Request) -> set[int]:
+        """Marks every delivery of `request` dirty; returns the gateway connections to wake."""
+        woken: set[int] = set()
+        for delivery in request.deliveries:
+            gateway = self.gateways.get(delivery.gateway)
+            if gateway is not None and not delivery.finished_sent:
+                gateway.dirty[delivery] = None
+                woken.add(delivery.gateway)
+        return woken
+
+    def max_request_blocks(self) -> int:
+        """Usable blocks of the largest pool; 0 without a worker."""
+        return max((worker.pool.usable_blocks for worker in self.workers.values()), default=0)

@@ -1,0 +1,363 @@
+"""What gateways ask for: submit, attach, cancel, stop a choice; and the one place where outcomes are decided."""
+
+from __future__ import annotations
+
+from array import array
+
+from octavo_scheduler.admission import least_blocks
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.events import (
+    AttachRequested,
+    Cancelled,
+    ChoiceStart,
+    ChoiceStopped,
+    GatewayJoined,
+    GatewayLost,
+    Submitted,
+)
+from octavo_scheduler.fleet import CancelAnswer, Gateway
+from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
+from octavo_scheduler.residency import settle, stop
+from octavo_scheduler.slo import resolve
+
+DETACHING = ("client_disconnect", "slow_client")
+"""Cancel reasons that concern one client: with another one attached, only the delivery ends."""
+
+_COUNTER = {
+    "finished": "requests_finished",
+    "cancelled": "requests_cancelled",
+    "failed": "requests_failed",
+    "rejected": "requests_rejected",
+    "deadline": "requests_deadline",
+}
+
+
+def join_gateway(cell: Cell, event: GatewayJoined) -> None:
+    """A gateway's stream opened."""
+    cell.fleet.gateways[event.gateway] = Gateway(event.gateway, event.gateway_id)
+
+
+def lose_gateway(cell: Cell, event: GatewayLost) -> None:
+    """Its requests run on for the orphan grace, unless another gateway delivers them too."""
+    gateway = cell.fleet.gateways.pop(event.gateway, None)
+    if gateway is None:
+        return
+    for delivery in list(gateway.deliveries.values()):
+        end_delivery(cell, gateway, delivery)
+
+
+def submit(cell: Cell, event: Submitted) -> None:
+    """Attach to what is known under this id, refuse, or queue a new request."""
+    gateway = cell.fleet.gateways.get(event.gateway)
+    if gateway is None:
+        return
+    cell.counters["requests_submitted"] += 1
+    known = cell.registry.find(event.tenant, event.request_id, event.idempotency_key)
+    if known is not None:
+        if known.body_hash != event.body_hash:
+            what = "idempotency key" if event.idempotency_key else "request id"
+            message = f"this {what} is in use for another request body; choose a new one"
+            refuse(cell, gateway, event.request_id, Outcome("already_exists", "already_exists", message))
+            return
+        if known.outcome is None or known.outcome.outcome == "finished":
+            attach(cell, gateway, event.request_id, known, event.choices if event.attempt > 1 else [])
+            return
+    outcome = _refusal(cell, event)
+    if outcome is not None:
+        refuse(cell, gateway, event.request_id, outcome)
+        return
+    request = _new_request(cell, event)
+    cell.registry.add(request)
+    emitted = [len(choice.output) for choice in request.choices]
+    delivery = _deliver(cell, gateway, event.request_id, request, emitted)
+    delivery.finish_sent = [bool(choice.finished) for choice in event.choices]
+    if request.deadline_us:
+        cell.timers.at(request.deadline_us, "deadline", request)
+    for choice in request.choices:
+        if len(choice.output) >= request.max_tokens and choice.phase is not Phase.DONE:
+            finish_choice(cell, choice, "length")
+    if all(choice.phase is Phase.DONE for choice in request.choices):
+        _finish_if_done(cell, request)
+    if request.live:
+        cell.queue.push(request)
+        cell.admission_due = True
+        if not cell.fleet.workers:
+            cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
+
+
+def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
+    """Why a new request is refused at once."""
+    invalid = _invalid(cell, event)
+    if invalid:
+        return Outcome("rejected", "rejected-invalid", invalid)
+    if cell.draining:
+        return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
+    privileged = event.attempt > 1 and cell.in_grace
+    if not cell.fleet.workers and not privileged:
+        return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
+    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices))
+    if never:
+        return Outcome("rejected", "rejected-never-fits", never)
+    full = cell.queue.refusal(
+        len(event.prompt), cell.policy.max_waiting_requests, cell.policy.max_waiting_prompt_tokens
+    )
+    if full and not privileged:
+        return Outcome("rejected", "rejected-queue-full", full, SECOND_US)
+    return None
+
+
+def _invalid(cell: Cell, event: Submitted) -> str:
+    """What the caller must change, naming the field."""
+    if not len(event.prompt):
+        return "prompt_tokens: empty; give at least one token"
+    if event.max_tokens < 1:
+        return f"max_tokens: {event.max_tokens} is too small; give at least 1"
+    if not 1 <= len(event.choices) <= cell.policy.max_num_seqs:
+        return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
+    if resolve(event.slo_class, cell.policy.default_slo_class, cell.classes) is None:
+        return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
+    if any(len(choice.emitted) > event.max_tokens for choice in event.choices):
+        return "choices: more emitted tokens than max_tokens"
+    longest = max((worker.hello.max_model_len for worker in cell.fleet.workers.values()), default=0)
+    if longest and len(event.prompt) + event.max_tokens > longest:
+        return f"max_tokens: prompt {len(event.prompt)} + max_tokens {event.max_tokens} exceed the context of {longest}"
+    return ""
+
+
+def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) -> str:
+    """Why a request of this size can run on no worker there is; empty when it can, or when there is none."""
+    workers = cell.fleet.workers.values()
+    if not workers:
+        return ""
+    probe = Request("", "", array("I", bytes(4 * prompt_tokens)), [], b"", -1, max_tokens, 0, 0)
+    sizes = [
+        (least_blocks(probe, choices, worker.block_tokens), worker.pool.usable_blocks, worker.max_seqs)
+        for worker in workers
+    ]
+    if any(need <= usable and choices <= seqs for need, usable, seqs in sizes):
+        return ""
+    need, usable, seqs = sizes[0]
+    if choices > seqs:
+        return f"n: {choices} choices never fit the {seqs} sequences of a worker; ask for fewer"
+    return f"max_tokens: the request needs {need} KV blocks and the pool has {usable}; shorten the prompt or max_tokens"
+
+
+def _new_request(cell: Cell, event: Submitted) -> Request:
+    now = cell.now_us
+    request = Request(
+        request_id=event.request_id,
+        tenant=event.tenant,
+        prompt=event.prompt,
+        prompt_keys=[] if event.cache_off else event.prompt_keys,
+        sampling=event.sampling,
+        logprobs=event.logprobs,
+        max_tokens=event.max_tokens,
+        arrival_us=now - event.age_us,
+        submitted_us=now,
+        priority=event.priority,
+        slo_class=event.slo_class or cell.policy.default_slo_class,
+        deadline_us=now + event.remaining_deadline_us if event.remaining_deadline_us else 0,
+        traceparent=event.traceparent,
+        idempotency_key=event.idempotency_key,
+        body_hash=event.body_hash,
+        gateway_state=event.gateway_state,
+        resubmitted=event.attempt > 1 and cell.in_grace,
+        attempts=max(1, event.attempt),
+        waiting_since_us=now,
+    )
+    for index, start in enumerate(event.choices):
+        choice = Choice(request, index, start.seed, start.emitted[:])
+        if event.logprobs >= 0:
+            choice.logprobs = [b""] * len(choice.output)
+        if start.finished:
+            choice.phase, choice.finish_reason = Phase.DONE, start.finished
+        request.work_done |= bool(choice.output)
+        request.choices.append(choice)
+    return request
+
+
+def attach_known(cell: Cell, event: AttachRequested) -> None:
+    """Delivers a live or stored request from its first token; an unknown one is not found."""
+    gateway = cell.fleet.gateways.get(event.gateway)
+    if gateway is None:
+        return
+    known = cell.registry.find(event.tenant, event.request_id, event.idempotency_key)
+    if known is None:
+        message = "no live or stored request has this id; it was never seen here, or its result has expired"
+        refuse(cell, gateway, event.request_id, Outcome("not_found", "not_found", message))
+        return
+    attach(cell, gateway, event.request_id, known, [])
+
+
+def attach(cell: Cell, gateway: Gateway, label: str, request: Request, had: list[ChoiceStart]) -> None:
+    """A new delivery from token 0, or, for a resubmit, from what its gateway `had` delivered already."""
+    cell.counters["requests_attached"] += 1
+    delivery = _deliver(cell, gateway, label, request, [0] * len(request.choices))
+    delivery.attached = True
+    for choice, start in zip(request.choices, had, strict=False):
+        if start.finished and choice.phase is not Phase.DONE:
+            _stop_at(cell, choice, len(start.emitted))  # the stop string was found, its message lost with a stream
+        delivery.sent[choice.index] = min(len(start.emitted), len(choice.output))
+        delivery.finish_sent[choice.index] = bool(start.finished)
+
+
+def _deliver(cell: Cell, gateway: Gateway, label: str, request: Request | None, cursors: list[int]) -> Delivery:
+    old = gateway.deliveries.get(label)
+    if old is not None:
+        gateway.dirty.pop(old, None)
+        end_delivery(cell, gateway, old, orphan=old.request is not request)
+    delivery = Delivery(gateway.connection, label, request, sent=cursors, finish_sent=[False] * len(cursors))
+    gateway.deliveries[label] = delivery
+    gateway.dirty[delivery] = None
+    cell.effects.dirty_gateways.add(gateway.connection)
+    if request is not None:
+        request.deliveries.append(delivery)
+        request.orphaned_us = -1
+    return delivery
+
+
+def end_delivery(cell: Cell, gateway: Gateway, delivery: Delivery, orphan: bool = True) -> None:
+    """The gateway will be sent nothing more of it; a live request without any delivery is an orphan."""
+    if gateway.deliveries.get(delivery.label) is delivery:
+        del gateway.deliveries[delivery.label]
+    request = delivery.request
+    if request is None:
+        return
+    if delivery in request.deliveries:
+        request.deliveries.remove(delivery)
+    if request.live and not request.deliveries and orphan:
+        request.orphaned_us = cell.now_us
+        cell.timers.at(cell.now_us + cell.policy.orphan_grace_us, "orphan", request)
+    request.retire_if_done()
+
+
+def refuse(cell: Cell, gateway: Gateway, label: str, outcome: Outcome) -> None:
+    """Ends a delivery that never had a request of its own."""
+    if outcome.outcome == "rejected":
+        cell.counters["requests_rejected"] += 1
+    live = gateway.deliveries.get(label)
+    delivery = Delivery(gateway.connection, label, None, own_outcome=outcome)
+    if live is None:
+        gateway.deliveries[label] = delivery
+    gateway.dirty[delivery] = None
+    cell.effects.dirty_gateways.add(gateway.connection)
+
+
+def cancel(cell: Cell, event: Cancelled) -> None:
+    """Ends a request; answered when its last hold ends. Unknown or finished: answered at once, nothing done."""
+    gateway = cell.fleet.gateways.get(event.gateway)
+    if gateway is None:
+        return
+    delivery = gateway.deliveries.get(event.request_id)
+    request = delivery.request if delivery is not None else None
+    if request is None or delivery is None or (request.outcome is not None and request.cancel is None):
+        gateway.cancel_results.append((event.request_id, CancelAnswer(False)))
+        cell.effects.dirty_gateways.add(event.gateway)
+        return
+    if event.reason in DETACHING and len(request.deliveries) > 1 and request.live:
+        delivery.own_outcome = Outcome("cancelled", event.reason, "this client detached; another one is attached")
+        request.deliveries.remove(delivery)
+        gateway.dirty[delivery] = None
+        gateway.cancel_results.append((event.request_id, CancelAnswer(True, "cancelled")))
+        cell.effects.dirty_gateways.add(event.gateway)
+        return
+    cancel_request(cell, request, event.reason, (event.gateway, event.request_id))
+
+
+def cancel_request(cell: Cell, request: Request, reason: str, waiter: tuple[int, str] | None) -> None:
+    """Decides `cancelled` unless the outcome is known; a repeat attaches to the first."""
+    if request.cancel is None:
+        request.cancel = CancelState(reason, cell.now_us, [])
+    if waiter is not None:
+        request.cancel.waiters.append(waiter)
+    if request.live:
+        decide(cell, request, Outcome("cancelled", reason, f"cancelled: {reason}"))
+
+
+def stop_choice(cell: Cell, event: ChoiceStopped) -> None:
+    """The gateway found a stop string: the choice ends at `at_len` tokens, what came after is dropped."""
+    gateway = cell.fleet.gateways.get(event.gateway)
+    delivery = gateway.deliveries.get(event.request_id) if gateway is not None else None
+    request = delivery.request if delivery is not None else None
+    if request is None or not request.live or event.index >= len(request.choices):
+        return
+    choice = request.choices[event.index]
+    _stop_at(cell, choice, event.at_len)
+
+
+def _stop_at(cell: Cell, choice: Choice, at_len: int) -> None:
+    """Ends a running choice with `stop` after `at_len` output tokens."""
+    request = choice.request
+    if choice.phase is Phase.DONE or not request.live or at_len > len(choice.output):
+        return
+    del choice.output[at_len:]
+    if choice.logprobs is not None:
+        del choice.logprobs[at_len:]
+    finish_choice(cell, choice, "stop")
+    if choice.sequence is not None:
+        stop(cell, choice.sequence, "finished")
+    _finish_if_done(cell, request)
+    cell.touch(request)
+
+
+def finish_choice(cell: Cell, choice: Choice, reason: str, stop_token: int = 0) -> None:
+    """A choice ended; a finish that comes while it is being preempted wins."""
+    if choice.phase is Phase.DONE:
+        return
+    choice.phase = Phase.DONE
+    choice.finish_reason = reason
+    choice.stop_token = stop_token
+    cell.history.observe(choice.request.tenant, len(choice.output))
+
+
+def worker_finished(cell: Cell, choice: Choice, reason: str, stop_token: int, message: str) -> None:
+    """A worker's finish: stop, length, or failed, which fails the request alone."""
+    request = choice.request
+    if choice.phase is Phase.DONE or not request.live:
+        return
+    if reason == "failed":
+        choice.phase = Phase.DONE
+        decide(cell, request, Outcome("failed", "worker-failed", message or "the worker could not compute it"))
+        return
+    finish_choice(cell, choice, reason, stop_token)
+    _finish_if_done(cell, request)
+    cell.touch(request)
+
+
+def _finish_if_done(cell: Cell, request: Request) -> None:
+    if request.live and all(choice.phase is Phase.DONE for choice in request.choices):
+        decide(cell, request, Outcome("finished"))
+    elif request.queued and not request.waiting_choices():
+        cell.queue.remove(request)
+
+
+def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
+    """The one outcome of a request, in event order; whatever comes later is a no-op."""
+    if request.outcome is not None:
+        return
+    request.outcome = outcome
+    request.ended_us = cell.now_us
+    cell.queue.remove(request)
+    cell.admission_due = True
+    reason = "deadline" if outcome.outcome == "deadline" else "cancel"
+    for choice in request.choices:
+        choice.phase = Phase.DONE
+        if choice.sequence is not None:
+            stop(cell, choice.sequence, reason)
+    cell.counters[_COUNTER[outcome.outcome]] += 1
+    cell.fact(
+        "request_end",
+        request,
+        request.submitted_us,
+        cell.now_us,
+        outcome=outcome.outcome,
+        reason=outcome.reason,
+        tokens=sum(len(choice.output) for choice in request.choices),
+    )
+    cell.touch(request)
+    if outcome.outcome in ("failed", "rejected"):
+        cell.registry.drop(request)  # a retry of the same id starts anew
+    else:
+        cell.registry.store(request, cell.now_us)
+    settle(cell, request)

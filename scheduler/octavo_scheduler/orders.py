@@ -1,0 +1,108 @@
+"""Orders to workers and the facts that the core hands to the shell; the same records that the chaos worker reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class SiblingAdmit:
+    seq: int
+    slot: int
+    seed: int
+    block_ids: list[int]
+
+
+@dataclass(slots=True)
+class Admit:
+    seq: int
+    slot: int
+    tokens: bytes  # packed u32
+    prompt_len: int
+    cached_len: int
+    block_ids: list[int]
+    sampling: bytes
+    seed: int
+    deadline_us: int
+    rank: int
+    max_len: int
+    request_id: str
+    traceparent: str
+    wait_xfer: int = 0
+    wait_base: int = 0
+    siblings: list[SiblingAdmit] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Grant:
+    seq: int
+    block_ids: list[int]
+
+
+@dataclass(slots=True)
+class Stop:
+    seq: int
+    reason: str  # cancel, preempt, finished, deadline
+
+
+@dataclass(slots=True)
+class Offload:
+    xfer_id: int
+    block_ids: list[int]
+    keys: list[bytes]
+
+
+@dataclass(slots=True)
+class Load:
+    xfer_id: int
+    keys: list[bytes]
+    block_ids: list[int]
+    limit_us: int
+
+
+@dataclass(slots=True)
+class Label:
+    block_ids: list[int]
+    keys: list[bytes]
+
+
+@dataclass(slots=True)
+class Update:
+    seq: int
+    rank: int
+    paused: bool = False
+    draft_len: int = 0
+
+
+@dataclass(slots=True)
+class StepPolicy:
+    budget_with_decodes: int
+    budget_alone: int
+    max_seqs: int
+
+
+Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy
+
+
+@dataclass(slots=True)
+class Fact:
+    """Something that became true and may be a span: name, parent, [start_us, end_us] on the shell's clock, attributes."""
+
+    name: str  # queue, kv.load, preempted, cancel, request_end
+    traceparent: str
+    start_us: int
+    end_us: int
+    attributes: dict[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the shell must do after one event."""
+
+    orders: list[tuple[int, list[Order]]]  # (epoch, orders in order)
+    close_workers: list[tuple[int, str]]  # (epoch, why)
+    ask_inventory: list[str]  # store ids
+    dirty_gateways: set[int]
+    facts: list[Fact]
+    limits_changed: bool
+    next_wakeup_us: int

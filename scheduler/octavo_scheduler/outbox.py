@@ -1,0 +1,141 @@
+"""What a gateway is still owed, read off the `sent` cursors when its stream is writable: backlog coalesces by itself."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import CancelAnswer, Gateway
+from octavo_scheduler.lifecycle import end_delivery
+from octavo_scheduler.request import Choice, Delivery, Outcome, Phase, Request
+
+MAX_TOKENS_PER_MESSAGE = 65_536
+
+
+@dataclass(slots=True)
+class TokensUpdate:
+    index: int
+    start: int  # position of the first token among the output tokens
+    tokens: array[int]
+    logprobs: list[bytes]
+
+
+@dataclass(slots=True)
+class ChoiceEnded:
+    index: int
+    reason: str
+    tokens: int
+    stop_token: int
+
+
+@dataclass(slots=True)
+class Times:
+    """Durations in microseconds on the scheduler's clock, and what the worker measured."""
+
+    queue_us: int = 0
+    kv_load_us: int = 0
+    worker_wait_us: int = 0
+    prefill_us: int = 0
+    decode_us: int = 0
+    scheduler_us: int = 0
+    preemptions: int = 0
+    attempts: int = 1
+    first_token_us: int = 0
+
+
+@dataclass(slots=True)
+class Update:
+    """What changed for one request since the last message; at most one terminal per delivery."""
+
+    request_id: str
+    accepted: bool = False
+    attached_to: Request | None = None
+    tokens: list[TokensUpdate] = field(default_factory=list)
+    ended: list[ChoiceEnded] = field(default_factory=list)
+    finished: Outcome | None = None
+    cached_tokens: int = 0
+    times: Times | None = None
+    cancel: CancelAnswer | None = None
+    attempt: int = 1
+
+
+def collect(cell: Cell, gateway: Gateway, max_tokens: int = MAX_TOKENS_PER_MESSAGE) -> list[Update]:
+    """The next message's updates, about `max_tokens` tokens at most; advances the cursors. Empty: nothing is owed."""
+    updates: list[Update] = []
+    left = max_tokens
+    while gateway.dirty and left > 0:
+        delivery = next(iter(gateway.dirty))
+        update = Update(delivery.label)
+        left = _fill(delivery, update, left)
+        if left > 0 or delivery.finished_sent:
+            del gateway.dirty[delivery]
+        if update.accepted or update.tokens or update.ended or update.finished:
+            updates.append(update)
+        if delivery.finished_sent:
+            end_delivery(cell, gateway, delivery)
+    for label, answer in gateway.cancel_results:
+        updates.append(Update(label, cancel=answer))
+    gateway.cancel_results = []
+    return updates
+
+
+def _fill(delivery: Delivery, update: Update, left: int) -> int:
+    """Moves what is owed into `update`; returns the tokens left of the message's budget."""
+    if delivery.finished_sent:
+        return left
+    request = delivery.request
+    if delivery.own_outcome is not None:
+        update.finished = delivery.own_outcome
+        delivery.finished_sent = True
+        return left
+    if request is None:
+        raise ValueError(f"delivery {delivery.label} has neither a request nor an outcome")
+    if not delivery.accepted_sent:
+        delivery.accepted_sent = True
+        update.accepted = True
+        update.attempt = request.attempts
+        if delivery.attached:
+            update.attached_to = request
+            left -= len(request.prompt)
+    for choice in request.choices:
+        left -= _fill_choice(delivery, choice, update, max(0, left))
+    if request.outcome is not None and all(
+        delivery.sent[choice.index] >= len(choice.output) for choice in request.choices
+    ):
+        update.finished = request.outcome
+        update.cached_tokens = max(0, request.cached_tokens)
+        update.times = times_of(request)
+        delivery.finished_sent = True
+    return left
+
+
+def _fill_choice(delivery: Delivery, choice: Choice, update: Update, limit: int) -> int:
+    start = delivery.sent[choice.index]
+    end = min(len(choice.output), start + limit)
+    if end > start:
+        logprobs = choice.logprobs[start:end] if choice.logprobs is not None else []
+        update.tokens.append(TokensUpdate(choice.index, start, choice.output[start:end], logprobs))
+        delivery.sent[choice.index] = end
+    ended = choice.phase is Phase.DONE and choice.finish_reason
+    # >=: a stop string may have cut the output below what was sent
+    if ended and not delivery.finish_sent[choice.index] and max(start, end) >= len(choice.output):
+        delivery.finish_sent[choice.index] = True
+        update.ended.append(ChoiceEnded(choice.index, choice.finish_reason, len(choice.output), choice.stop_token))
+    return max(0, end - start)
+
+
+def times_of(request: Request) -> Times:
+    """The durations that travel to the client."""
+    first_us = request.first_token_us
+    return Times(
+        queue_us=max(0, (request.admitted_us if request.admitted_us >= 0 else request.ended_us) - request.submitted_us),
+        kv_load_us=request.kv_load_us,
+        worker_wait_us=request.worker_wait_us,
+        prefill_us=request.prefill_us,
+        decode_us=max(0, request.ended_us - first_us) if first_us >= 0 else 0,
+        scheduler_us=max(0, request.ended_us - request.submitted_us),
+        preemptions=request.preemptions,
+        attempts=request.attempts,
+        first_token_us=max(0, first_us - request.submitted_us) if first_us >= 0 else 0,
+    )

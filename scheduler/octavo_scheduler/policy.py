@@ -1,0 +1,56 @@
+"""The knobs of the core, read once from the manifest by the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All limits that the core obeys. Durations are microseconds, sizes are tokens, blocks or bytes as named."""
+
+    order: str = "fcfs"
+    """`fcfs`: arrival, priority breaks ties; `priority`: larger priority first, then arrival."""
+    max_num_seqs: int = 32
+    """Sequences that run at once on one worker."""
+    max_num_batched_tokens: int = 512
+    """Tokens per step while decodes run."""
+    max_num_batched_tokens_alone: int = 0
+    """Tokens per step while none do; 0: four times the above, 2048 at most (and never less than the above)."""
+    max_waiting_requests: int = 4096
+    max_waiting_prompt_tokens: int = 2_000_000
+    recovery_grace_us: int = 10 * SECOND_US
+    orphan_grace_us: int = 15 * SECOND_US
+    worker_silence_us: int = 5 * SECOND_US
+    progress_timeout_us: int = 30 * SECOND_US
+    no_worker_timeout_us: int = 30 * SECOND_US
+    """How long a queued request waits for any worker at all before it fails."""
+    registry_ttl_us: int = 600 * SECOND_US
+    registry_bytes: int = 64 * 2**20
+    prefix_cache: bool = True
+    grant_ahead_us: int = 200_000
+    """Blocks are granted for about this long ahead."""
+    margin_fraction: float = 0.02
+    """Share of the pool that admission leaves free, one block at least."""
+    default_output_tokens: int = 256
+    """Predicted output of a tenant without history."""
+    load_limit_us: int = SECOND_US
+    max_offload_blocks: int = 16
+    """Blocks per offload transfer."""
+    max_offloads_in_flight: int = 2
+    max_losses: int = 5
+    """Worker losses without a new token after which a request fails."""
+    join_prefill: bool = True
+    """A request waits for a running prefill of the same prefix instead of computing it twice."""
+    default_slo_class: str = "default"
+    slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: {"default": {}})
+
+    @property
+    def budget_alone(self) -> int:
+        """Tokens per step with no decode running."""
+        if self.max_num_batched_tokens_alone:
+            return self.max_num_batched_tokens_alone
+        return max(self.max_num_batched_tokens, min(4 * self.max_num_batched_tokens, 2048))

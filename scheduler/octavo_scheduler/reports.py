@@ -1,0 +1,217 @@
+"""A worker's report: tokens, computed lengths, finishes, releases, transfers. One k-step report equals k reports."""
+
+from __future__ import annotations
+
+from octavo_scheduler.batching import ahead_tokens
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.events import Reported, TransferDone
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.lifecycle import worker_finished
+from octavo_scheduler.orders import Label
+from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.request import Phase, Sequence
+from octavo_scheduler.residency import end_hold, release
+from octavo_scheduler.tiers import Transfer
+
+LIVE_GRACE_US = 2 * SECOND_US
+"""An order may be this long under way before a live list that lacks its sequence is a disagreement."""
+
+
+class ProtocolError(Exception):
+    """A report that cannot be true; its worker's epoch is closed."""
+
+
+def apply(cell: Cell, worker: Worker, report: Reported) -> None:
+    """Changes the state by one report. Raises ProtocolError on a report that contradicts the orders."""
+    worker.last_report_us = cell.now_us
+    cell.counters["reports"] += 1
+    labels = Label([], [])
+    context_tokens = _advance(cell, worker, report, labels)
+    for finish in report.finishes:
+        finished = worker.sequences.get(finish.seq)
+        if finished is not None:
+            finished.stopping = finished.stopping or "finished"
+            worker.hungry.pop(finished, None)
+            worker_finished(cell, finished.choice, finish.reason, finish.stop_token, finish.message)
+    for first in report.first_tokens:
+        sequence = worker.sequences.get(first.seq)
+        if sequence is not None and not sequence.choice.request.prefill_us:
+            sequence.choice.request.worker_wait_us = first.wait_us
+            sequence.choice.request.prefill_us = first.prefill_us
+    for done in report.transfers_done:
+        transfer = worker.transfers.pop(done.xfer_id, None)
+        if transfer is not None:
+            _end_transfer(cell, worker, transfer, done, labels)
+    for released in report.released:
+        gone = worker.sequences.get(released.seq)
+        if gone is not None:
+            if gone.length != released.length:
+                raise ProtocolError(f"seq {gone.seq} released at {released.length}, reported up to {gone.length}")
+            release(cell, worker, gone, report.step)
+    if labels.block_ids:
+        worker.orders.append(labels)
+    _count(cell, worker, report, context_tokens)
+    if report.live_seqs is not None:
+        _compare_live(cell, worker, report)
+
+
+def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int:
+    """Commits tokens slot by slot; returns the context tokens that were attended to, for the cost model."""
+    block_tokens = worker.block_tokens
+    slots, tokens = worker.slots, report.tokens
+    low_water = ahead_tokens(worker, cell.policy)
+    at = logprob_at = context = 0
+    for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
+        sequence = slots[slot] if slot < len(slots) else None
+        if sequence is None:
+            raise ProtocolError(f"slot {slot} advanced and holds no sequence")
+        if not sequence.computed_len <= computed <= len(sequence.blocks) * block_tokens:
+            raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
+        choice = sequence.choice
+        context += computed
+        sequence.computed_len = computed
+        if count:
+            request = choice.request
+            sequence.length += count
+            if choice.phase is Phase.RUNNING:
+                choice.output.extend(tokens[at : at + count])
+                if choice.logprobs is not None:
+                    choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
+                if request.first_token_us < 0:
+                    request.first_token_us = cell.now_us
+                request.losses = 0
+                cell.touch(request)
+            if request.logprobs >= 0:
+                logprob_at += count
+            at += count
+            if sequence.group:
+                for member in sequence.group:
+                    member.group = ()
+        choice.request.work_done = True
+        if computed >= (sequence.walked + 1) * block_tokens and choice.phase is Phase.RUNNING:
+            _index_full_blocks(cell, worker, sequence, labels)
+        if not sequence.stopping and len(sequence.blocks) * block_tokens < min(
+            sequence.length + low_water, sequence.max_positions
+        ):
+            worker.hungry[sequence] = None
+    if at != len(tokens):
+        raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {at}")
+    for slot in report.starved:
+        sequence = slots[slot] if slot < len(slots) else None
+        if sequence is not None and not sequence.stopping:
+            worker.hungry[sequence] = None
+    worker.starved = len(report.starved)
+    return context
+
+
+def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: Label) -> None:
+    """Offers every block wholly below computed_len to the index."""
+    if not cell.policy.prefix_cache:
+        return
+    choice = sequence.choice
+    full = sequence.computed_len // worker.block_tokens
+    while sequence.walked < full:
+        at = sequence.walked
+        key = choice.key(at, worker.block_tokens)
+        if key is None:
+            sequence.walked = full
+            return
+        if worker.index.add(key, sequence.blocks[at]):
+            labels.block_ids.append(sequence.blocks[at])
+            labels.keys.append(key)
+        if worker.computing.get(key) is sequence:
+            del worker.computing[key]
+            cell.admission_due = True
+        sequence.walked = at + 1
+
+
+def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone, labels: Label) -> None:
+    """A transfer's hold ends; a load moves the sequence's start to what really came."""
+    ok = min(done.ok_blocks, len(transfer.blocks))
+    directory = cell.fleet.directory_of(worker)
+    worker.link.observe(done.bytes, done.lookup_us, done.transfer_us)
+    if transfer.kind == "offload":
+        worker.offloads_in_flight -= 1
+        cell.counters["offloaded_blocks"] += ok
+        cell.ledger.book("offload", cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
+        if directory is not None:
+            directory.stored(transfer.keys[:ok])
+    else:
+        _end_load(cell, worker, transfer, done, ok, labels)
+        if directory is not None and ok < len(transfer.keys):
+            directory.missed(transfer.keys[ok:])
+    for block in reversed(transfer.blocks):
+        worker.pool.drop_transfer(block)
+    cell.admission_due = True
+
+
+def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone, ok: int, labels: Label) -> None:
+    sequence = transfer.sequence
+    if sequence is None:
+        raise ValueError(f"load {transfer.xfer_id} has no sequence")
+    request = sequence.choice.request
+    loaded_tokens = ok * worker.block_tokens
+    elapsed_us = cell.now_us - transfer.started_us
+    cell.counters["loaded_blocks"] += ok
+    cell.counters["tier_hit_tokens"] += loaded_tokens
+    request.kv_load_us += elapsed_us
+    cell.fact(
+        "kv.load",
+        request,
+        transfer.started_us,
+        cell.now_us,
+        tier="kvstore",
+        blocks=ok,
+        blocks_asked=len(transfer.blocks),
+        bytes=done.bytes,
+    )
+    cell.ledger.book(
+        "tier_load",
+        saved_ms=loaded_tokens * worker.costs.prefill_token_us / 1000,
+        cost_ms=elapsed_us / 1000,
+        cost_bytes=done.bytes,
+    )
+    for block, key in zip(transfer.blocks[:ok], transfer.keys[:ok], strict=True):
+        # the content is whole whatever became of the sequence; the transfer still holds the block here
+        if cell.policy.prefix_cache and worker.index.add(key, block):
+            labels.block_ids.append(block)
+            labels.keys.append(key)
+    if worker.sequences.get(sequence.seq) is sequence:
+        cached = (transfer.base_blocks + ok) * worker.block_tokens
+        sequence.wait_xfer = 0
+        sequence.cached_len = max(sequence.cached_len, cached)
+        sequence.computed_len = max(sequence.computed_len, cached)
+        sequence.walked = max(sequence.walked, transfer.base_blocks + ok)
+        if request.cached_tokens >= 0 and request.first_token_us < 0:
+            request.cached_tokens = min(max(request.cached_tokens, cached), len(request.prompt))
+    end_hold(cell, request)
+
+
+def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) -> None:
+    counters = cell.counters
+    worker.steps = max(worker.steps, report.step)
+    counters["steps"] += report.steps
+    counters["prefill_tokens"] += report.prefill_tokens
+    counters["decode_tokens"] += report.decode_seqs * report.steps
+    if report.decode_seqs and report.prefill_tokens:
+        counters["mixed_steps"] += report.steps
+        cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
+    if report.slots or report.transfers_done or report.released or report.finishes:
+        worker.last_progress_us = cell.now_us
+    worker.costs.observe(report.wall_us, report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
+
+
+def _compare_live(cell: Cell, worker: Worker, report: Reported) -> None:
+    """The worker's own list against ours; what was just ordered may still be under way."""
+    live = set(report.live_seqs or ())
+    unknown = live - worker.sequences.keys()
+    if unknown:
+        raise ProtocolError(f"the worker runs sequences that were released: {sorted(unknown)[:4]}")
+    old_us = cell.now_us - LIVE_GRACE_US
+    for sequence in worker.sequences.values():
+        if sequence.seq not in live and sequence.admitted_us < old_us:
+            raise ProtocolError(f"the worker lost {sequence!r} without a release")
+    transfers = set(report.live_transfers or ())
+    for transfer in worker.transfers.values():
+        if transfer.xfer_id not in transfers and transfer.started_us < old_us:
+            raise ProtocolError(f"the worker lost transfer {transfer.xfer_id} without transfer_done")

@@ -1,0 +1,193 @@
+"""A request, its choices, and the sequences that are their residencies on workers.
+
+Phases of a choice: WAITING > RUNNING > (WAITING after a preemption or a worker loss) > DONE.
+A sequence lives from Admit to `released` (or its worker's loss); its seq is never used again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from octavo.keys import block_key
+
+
+class Phase(IntEnum):
+    WAITING = 0
+    RUNNING = 1
+    DONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The one terminal outcome of a request."""
+
+    outcome: str  # finished, rejected, cancelled, deadline, failed, already_exists, not_found
+    reason: str = ""
+    message: str = ""
+    retry_after_us: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One residency of a choice on a worker. Lengths in tokens; `blocks` is its block table."""
+
+    seq: int
+    slot: int
+    rank: int
+    epoch: int
+    choice: Choice
+    blocks: list[int]
+    length: int  # prompt + output known to core and worker
+    computed_len: int
+    cached_len: int
+    max_positions: int  # KV positions it can ever need
+    admitted_us: int
+    walked: int = 0  # leading blocks that were offered to the index
+    stopping: str = ""  # a Stop was sent, or the worker finished it
+    wait_xfer: int = 0
+    group: tuple[Sequence, ...] = ()  # unsplit n > 1 group, leader first
+    pending_keys: list[bytes] = field(default_factory=list)  # prompt keys it is computing, for others to wait on
+
+    def __repr__(self) -> str:
+        return f"seq {self.seq} slot {self.slot} len {self.length} computed {self.computed_len} blocks {self.blocks} {self.stopping}"
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    request: Request
+    index: int
+    seed: int
+    output: array[int]
+    phase: Phase = Phase.WAITING
+    sequence: Sequence | None = None
+    finish_reason: str = ""
+    stop_token: int = 0
+    output_keys: list[bytes] = field(default_factory=list)  # keys of full blocks past the prompt's
+    logprobs: list[bytes] | None = None
+
+    @property
+    def length(self) -> int:
+        """Prompt + output tokens."""
+        return len(self.request.prompt) + len(self.output)
+
+    def tokens(self) -> array[int]:
+        """Prompt + output."""
+        return self.request.prompt + self.output
+
+    def key(self, index: int, block_tokens: int) -> bytes | None:
+        """Key of this choice's full block `index`, computed on first need; None when it has none (cache off, no root)."""
+        prompt_keys = self.request.prompt_keys
+        if index < len(prompt_keys):
+            return prompt_keys[index]
+        if not prompt_keys:
+            return None
+        while len(prompt_keys) + len(self.output_keys) <= index:
+            at = len(prompt_keys) + len(self.output_keys)
+            parent = self.output_keys[-1] if self.output_keys else prompt_keys[-1]
+            self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
+        return self.output_keys[index - len(prompt_keys)]
+
+    def _slice(self, start: int, end: int) -> array[int]:
+        prompt = self.request.prompt
+        if start >= len(prompt):
+            return self.output[start - len(prompt) : end - len(prompt)]
+        return prompt[start:end] + self.output[: max(0, end - len(prompt))]
+
+
+@dataclass(slots=True)
+class CancelState:
+    """A cancel that waits for the request's last hold to end."""
+
+    reason: str
+    started_us: int
+    waiters: list[tuple[int, str]]  # (gateway connection, request id as that gateway knows it)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    request_id: str
+    tenant: str
+    prompt: array[int]
+    prompt_keys: list[bytes]
+    sampling: bytes
+    logprobs: int
+    max_tokens: int
+    arrival_us: int
+    submitted_us: int
+    priority: int = 0
+    slo_class: str = ""
+    deadline_us: int = 0
+    traceparent: str = ""
+    idempotency_key: str = ""
+    body_hash: bytes = b""
+    gateway_state: bytes = b""
+    resubmitted: bool = False
+    choices: list[Choice] = field(default_factory=list)
+    outcome: Outcome | None = None
+    holds: int = 0  # sequences and load transfers that still hold blocks
+    queued: bool = False
+    queue_number: int = 0
+    deliveries: list[Delivery] = field(default_factory=list)
+    orphaned_us: int = -1
+    cancel: CancelState | None = None
+    blocks_freed: int = 0
+    last_step: int = 0
+    join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
+    # what travels in RequestTimes
+    attempts: int = 1
+    preemptions: int = 0
+    losses: int = 0
+    cached_tokens: int = -1
+    admitted_us: int = -1
+    first_token_us: int = -1
+    ended_us: int = -1
+    kv_load_us: int = 0
+    worker_wait_us: int = 0
+    prefill_us: int = 0
+    work_done: bool = False
+    waiting_since_us: int = 0
+    registered: bool = False  # the registry still names it
+
+    @property
+    def live(self) -> bool:
+        """No outcome was decided yet."""
+        return self.outcome is None
+
+    @property
+    def max_len(self) -> int:
+        """Prompt + output tokens at most."""
+        return len(self.prompt) + self.max_tokens
+
+    def waiting_choices(self) -> list[Choice]:
+        """Choices that want a residency."""
+        return [choice for choice in self.choices if choice.phase is Phase.WAITING]
+
+    def size_bytes(self) -> int:
+        """About what it costs to keep for replay."""
+        outputs = sum(4 * len(choice.output) + sum(map(len, choice.logprobs or ())) for choice in self.choices)
+        return 512 + 4 * len(self.prompt) + outputs + 64 * len(self.prompt_keys) + len(self.gateway_state)
+
+    def retire_if_done(self) -> None:
+        """Breaks the reference cycles once nobody needs the request, so that no garbage collection is needed."""
+        if self.outcome is None or self.holds or self.deliveries or self.registered:
+            return
+        for choice in self.choices:
+            choice.sequence = None
+        self.choices = []
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """What one gateway connection has been sent of a request: cursors, never a queue of messages."""
+
+    gateway: int
+    label: str  # the request id under which that gateway knows it
+    request: Request | None
+    attached: bool = False
+    accepted_sent: bool = False
+    sent: list[int] = field(default_factory=list)  # output tokens sent, per choice
+    finish_sent: list[bool] = field(default_factory=list)
+    finished_sent: bool = False
+    own_outcome: Outcome | None = None  # ends this delivery alone (already_exists, not_found, detached)

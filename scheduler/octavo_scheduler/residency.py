@@ -1,0 +1,261 @@
+"""How choices come to run on workers and leave them: admit, stop, release, preempt, and the loss of a worker."""
+
+from __future__ import annotations
+
+from octavo.packing import pack_u32
+
+from octavo_scheduler.admission import Plan, max_positions
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import CancelAnswer, Worker
+from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
+from octavo_scheduler.preemption import choose_victims
+from octavo_scheduler.request import Choice, Phase, Request, Sequence
+from octavo_scheduler.tiers import Transfer
+
+
+def admit(cell: Cell, plan: Plan) -> None:
+    """Takes the plan's references in this event, and orders the load and the admission."""
+    worker, leader_choice = plan.worker, plan.choices[0]
+    request = leader_choice.request
+    for block in plan.matched:
+        worker.pool.share(block)
+    table = plan.matched + worker.pool.take(plan.table_blocks - len(plan.matched))
+    rank = cell.number() & 0xFFFFFFFF
+    cached_len = len(plan.matched) * worker.block_tokens
+    leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+    siblings: list[Sequence] = []
+    for choice in plan.choices[1:]:
+        shared = table[: plan.shared_blocks]
+        for block in shared:
+            worker.pool.share(block)
+        own = worker.pool.take(plan.sibling_blocks)
+        siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
+    if siblings:
+        group = (leader, *siblings)
+        for member in group:
+            member.group = group
+            member.walked = plan.shared_blocks  # the leader's walk indexes what they share
+        leader.walked = len(plan.matched)
+    wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
+    _note_computing(worker, leader, len(plan.matched) + len(plan.load_keys))
+    worker.orders.append(
+        Admit(
+            seq=leader.seq,
+            slot=leader.slot,
+            tokens=pack_u32(leader_choice.tokens()),
+            prompt_len=len(request.prompt),
+            cached_len=cached_len,
+            block_ids=list(table),
+            sampling=request.sampling,
+            seed=leader_choice.seed,
+            deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
+            rank=rank,
+            max_len=request.max_len,
+            request_id=request.request_id,
+            traceparent=request.traceparent,
+            wait_xfer=wait_xfer,
+            wait_base=cached_len,
+            siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
+        )
+    )
+    _book_admission(cell, plan, request, cached_len)
+
+
+def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:
+    sequence = Sequence(
+        seq=cell.number(),
+        slot=worker.free_slots.pop(),
+        rank=rank,
+        epoch=worker.epoch,
+        choice=choice,
+        blocks=table,
+        length=choice.length,
+        computed_len=cached_len,
+        cached_len=cached_len,
+        max_positions=max_positions(choice.request),
+        admitted_us=cell.now_us,
+        walked=cached_len // worker.block_tokens,
+    )
+    if not worker.sequences:
+        worker.last_progress_us = cell.now_us  # an idle worker was not stuck
+    worker.slots[sequence.slot] = sequence
+    worker.sequences[sequence.seq] = sequence
+    choice.sequence = sequence
+    choice.phase = Phase.RUNNING
+    choice.request.holds += 1
+    return sequence
+
+
+def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
+    worker, base = plan.worker, len(plan.matched)
+    blocks = leader.blocks[base : base + len(plan.load_keys)]
+    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base)
+    for block in blocks:
+        worker.pool.hold_transfer(block)
+    worker.transfers[transfer.xfer_id] = transfer
+    leader.choice.request.holds += 1
+    leader.wait_xfer = transfer.xfer_id
+    worker.orders.append(Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us))
+    return transfer.xfer_id
+
+
+def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
+    """Others with the same prompt may wait for these blocks instead of computing them twice."""
+    request = leader.choice.request
+    for key in request.prompt_keys[start_block : leader.length // worker.block_tokens]:
+        if key not in worker.computing and key not in worker.index:
+            worker.computing[key] = leader
+            leader.pending_keys.append(key)
+
+
+def forget_computing(worker: Worker, sequence: Sequence) -> None:
+    """The sequence computes no prompt block any more."""
+    for key in sequence.pending_keys:
+        worker.computing.pop(key, None)
+    sequence.pending_keys = []
+
+
+def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -> None:
+    first = request.admitted_us < 0
+    if first:
+        request.admitted_us = cell.now_us
+        request.cached_tokens = min(cached_len, len(request.prompt))
+        cell.fact("queue", request, request.submitted_us, cell.now_us, cached_tokens=cached_len)
+    else:
+        reason = "worker-lost" if request.losses else "preempted"
+        cell.fact("preempted", request, request.waiting_since_us, cell.now_us, reason=reason)
+        lost_tokens = plan.choices[0].length - cached_len
+        cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
+        cell.ledger.book("preemption", cost_ms=cost_us / 1000)
+    cell.counters["prefix_hit_tokens"] += cached_len
+    if cached_len:
+        saved_us = cached_len * plan.worker.costs.prefill_token_us
+        saved_bytes = len(plan.matched) * plan.worker.block_bytes
+        cell.ledger.book("prefix_cache", saved_ms=saved_us / 1000, saved_bytes=saved_bytes)
+
+
+def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
+    """Orders a Stop, once; a preemption that is under way needs no second one."""
+    if sequence.stopping:
+        return
+    sequence.stopping = reason
+    worker = cell.fleet.workers[sequence.epoch]
+    worker.hungry.pop(sequence, None)
+    forget_computing(worker, sequence)
+    worker.orders.append(Stop(sequence.seq, reason))
+    cell.admission_due = True
+
+
+def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
+    """One preemption round, unless one is still in flight."""
+    if worker.preempting or not unmet:
+        return
+    for victim in choose_victims(worker, unmet):
+        worker.preempting.add(victim.seq)
+        cell.counters["preemptions"] += 1
+        request = victim.choice.request
+        request.preemptions += 1
+        request.waiting_since_us = cell.now_us
+        stop(cell, victim, "preempt")
+
+
+def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
+    """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
+    request = sequence.choice.request
+    pool, index = worker.pool, worker.index
+    offload = cell.fleet.directory_of(worker)
+    for block in sequence.blocks:
+        key = index.key_of(block)
+        if offload is not None and key is not None and key not in offload:
+            worker.offload_candidates[block] = key
+    for block in reversed(sequence.blocks):
+        request.blocks_freed += pool.drop(block)
+    request.last_step = max(request.last_step, step)
+    forget_computing(worker, sequence)
+    worker.hungry.pop(sequence, None)
+    worker.preempting.discard(sequence.seq)
+    del worker.sequences[sequence.seq]
+    worker.slots[sequence.slot] = None
+    worker.free_slots.append(sequence.slot)
+    _unseat(cell, sequence)
+
+
+def _unseat(cell: Cell, sequence: Sequence) -> None:
+    """The residency is over: the choice waits again unless it has ended."""
+    choice = sequence.choice
+    request = choice.request
+    choice.sequence = None
+    for member in sequence.group:
+        member.group = ()
+    if choice.phase is Phase.RUNNING:
+        choice.phase = Phase.WAITING
+        if not request.queued:
+            request.waiting_since_us = cell.now_us
+        cell.queue.push(request)
+    cell.admission_due = True
+    end_hold(cell, request)
+
+
+def end_hold(cell: Cell, request: Request) -> None:
+    """One hold less; with the last one a pending cancel is answered."""
+    request.holds -= 1
+    settle(cell, request)
+
+
+def settle(cell: Cell, request: Request) -> None:
+    """Answers the cancel of a request that holds nothing any more."""
+    if request.holds or request.outcome is None:
+        return
+    cancel = request.cancel
+    if cancel is not None:
+        request.cancel = None
+        latency_us = cell.now_us - cancel.started_us
+        cell.counters["cancel_latency_us_last"] = latency_us
+        answer = CancelAnswer(True, request.outcome.outcome, request.last_step, request.blocks_freed, latency_us)
+        for connection, label in cancel.waiters:
+            gateway = cell.fleet.gateways.get(connection)
+            if gateway is not None:
+                gateway.cancel_results.append((label, answer))
+                cell.effects.dirty_gateways.add(connection)
+        cell.fact(
+            "cancel",
+            request,
+            cancel.started_us,
+            cell.now_us,
+            reason=cancel.reason,
+            latency_us=latency_us,
+            blocks_freed=request.blocks_freed,
+            last_step=request.last_step,
+        )
+    request.retire_if_done()
+
+
+def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
+    """A preemption with nothing resident: every hold there ends. Returns requests that lost too many workers."""
+    if cell.fleet.workers.pop(worker.epoch, None) is None:
+        return []
+    cell.counters["worker_losses"] += 1
+    touched: dict[Request, None] = {}
+    for transfer in worker.transfers.values():
+        if transfer.sequence is not None:
+            end_hold(cell, transfer.sequence.choice.request)
+    for sequence in list(worker.sequences.values()):
+        request = sequence.choice.request
+        if sequence.choice.phase is Phase.RUNNING:
+            touched[request] = None
+        request.blocks_freed += len(sequence.blocks)
+        _unseat(cell, sequence)
+    exhausted = []
+    for request in touched:
+        request.attempts += 1
+        request.losses += 1
+        if request.losses >= cell.policy.max_losses:
+            exhausted.append(request)
+    worker.sequences.clear()
+    worker.transfers.clear()
+    worker.computing.clear()
+    worker.hungry.clear()
+    cell.effects.limits_changed = True
+    if not cell.fleet.workers:
+        cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
+    return exhausted

@@ -1,0 +1,294 @@
+"""The gRPC edge: one handler per stream, which reads, and one writer beside it, which sends what the driver left for it.
+
+Nobody waits: a handler feeds the driver and goes on reading; a write that is stuck for 5 s ends that stream alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+import grpc.aio
+from octavo.v1 import scheduler_pb2 as pb
+from octavo.v1 import scheduler_pb2_grpc as pb_grpc
+from octavo.v1 import worker_pb2 as wpb
+
+from octavo_scheduler import events, wire
+from octavo_scheduler.connections import (
+    Connection,
+    GatewayConnection,
+    StoreConnection,
+    WorkerConnection,
+    fold_epoch,
+)
+from octavo_scheduler.driver import Driver
+from octavo_scheduler.status import status
+
+STUCK_WRITE_S = 5.0
+HEARTBEAT_S = 1.0
+GATEWAY_SILENCE_S = 10.0
+"""A gateway that sends not even heartbeats for this long is gone (half-open connections)."""
+JOIN_TIMEOUT_S = 60.0
+"""How long a worker may take from Welcome to Hello: launched steps and copies must end first."""
+
+EOF = grpc.aio.EOF  # type: ignore[attr-defined]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class StreamClosed(Exception):
+    """The stream ends now; the text says why."""
+
+
+class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
+    """octavo.v1.SchedulerService."""
+
+    def __init__(self, driver: Driver, log: logging.Logger, *, stuck_write_s: float = STUCK_WRITE_S) -> None:
+        self._driver = driver
+        self._log = log
+        self._stuck_write_s = stuck_write_s
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        return status(self._driver)
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    async def AttachWorker(self, request_iterator: object, context: Context) -> None:
+        join_message = await self._first(context, "join")
+        join = join_message.join
+        driver = self._driver
+        epoch = fold_epoch(driver.boot_id, join.boot_id, driver.next_connection())
+        connection = WorkerConnection(epoch, join.worker_id)
+        driver.workers[epoch] = connection
+        self._log.info("worker %s dialled in, epoch %016x", join.worker_id, epoch)
+        welcome = wpb.AttachWorkerResponse(
+            epoch=epoch, number=1, welcome=wpb.WorkerWelcome(scheduler_boot_id=driver.boot_id)
+        )
+        try:
+            await self._write(context, welcome)
+            await self._serve(
+                context,
+                connection,
+                self._read_worker(context, connection, join_message.number),
+                self._write_worker(context, connection),
+            )
+        finally:
+            driver.workers.pop(epoch, None)
+            driver.feed(events.WorkerLost(driver.clock_us(), epoch, connection.why or "stream closed"))
+
+    async def _read_worker(self, context: Context, connection: WorkerConnection, number: int) -> None:
+        driver, said_hello = self._driver, False
+        while True:
+            async with asyncio.timeout(None if said_hello else JOIN_TIMEOUT_S):
+                message: wpb.AttachWorkerRequest = await self._read(context)
+            if message.epoch != connection.epoch:
+                raise StreamClosed(f"foreign epoch {message.epoch:016x}")
+            number += 1
+            if message.number != number:
+                raise StreamClosed(f"message {message.number} came where {number} was due")
+            kind = message.WhichOneof("message")
+            if kind == "hello" and not said_hello:
+                said_hello = True
+                hello = wire.read_hello(message.hello, connection.epoch, connection.worker_id, driver.clock_us())
+                self._log.info(
+                    "worker %s: %d blocks of %d tokens, %d resident, model %s",
+                    hello.worker_id,
+                    hello.num_blocks,
+                    hello.block_tokens,
+                    len(hello.resident),
+                    hello.model,
+                )
+                driver.feed(hello)
+            elif kind == "report" and said_hello:
+                driver.feed(wire.read_report(message.report, connection.epoch, driver.clock_us()))
+            else:
+                raise StreamClosed(f"{kind or 'an empty message'} came out of turn")
+
+    async def _write_worker(self, context: Context, connection: WorkerConnection) -> None:
+        number = 1
+        while True:
+            await connection.wake.wait()
+            connection.wake.clear()
+            batch, connection.orders = connection.orders, []
+            for orders in wire.write_orders(batch):
+                number += 1
+                await self._write(
+                    context, wpb.AttachWorkerResponse(epoch=connection.epoch, number=number, orders=orders)
+                )
+
+    # -- gateways --------------------------------------------------------------------------------------------------
+
+    async def AttachGateway(self, request_iterator: object, context: Context) -> None:
+        hello = (await self._first(context, "hello")).hello
+        driver = self._driver
+        connection = GatewayConnection(driver.next_connection(), hello.gateway_id)
+        for other in list(driver.gateways.values()):
+            if other.gateway_id == hello.gateway_id:
+                other.close("the gateway dialled in again")
+        driver.gateways[connection.number] = connection
+        self._log.info("gateway %s dialled in", hello.gateway_id)
+        driver.feed(events.GatewayJoined(driver.clock_us(), connection.number, hello.gateway_id))
+        connection.wake.set()
+        try:
+            await self._serve(
+                context,
+                connection,
+                self._read_gateway(context, connection),
+                self._write_gateway(context, connection),
+            )
+        finally:
+            driver.gateways.pop(connection.number, None)
+            driver.feed(events.GatewayLost(driver.clock_us(), connection.number))
+
+    async def _read_gateway(self, context: Context, connection: GatewayConnection) -> None:
+        driver = self._driver
+        while True:
+            async with asyncio.timeout(GATEWAY_SILENCE_S):
+                message: pb.AttachGatewayRequest = await self._read(context)
+            event = wire.read_gateway(message, connection.number, driver.clock_us())
+            if event is not None:
+                driver.feed(event)
+
+    async def _write_gateway(self, context: Context, connection: GatewayConnection) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await connection.wake.wait()
+            except TimeoutError:
+                await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat()))
+                continue
+            connection.wake.clear()
+            if connection.welcome_due:
+                connection.welcome_due = False
+                await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
+            # what comes while a write is under way is in the cursors, and leaves with the next message
+            while updates := self._driver.core.collect(connection.number):
+                batch = [event for update in updates for event in wire.write_update(update)]
+                await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)))
+
+    def welcome(self) -> pb.GatewayWelcome:
+        """The limits in force."""
+        cell = self._driver.core.cell
+        workers = list(cell.fleet.workers.values())
+        welcome = pb.GatewayWelcome(
+            scheduler_boot_id=self._driver.boot_id,
+            ready=bool(workers) and not cell.draining,
+            max_choices=min([cell.policy.max_num_seqs, *(worker.max_seqs for worker in workers)]),
+            max_request_blocks=cell.fleet.max_request_blocks(),
+        )
+        if workers:
+            hello = workers[0].hello
+            welcome.root_key, welcome.block_tokens, welcome.model = hello.root_key, hello.block_tokens, hello.model
+            # a context that the largest pool cannot hold is no context
+            welcome.max_model_len = min(
+                max(worker.hello.max_model_len for worker in workers),
+                welcome.max_request_blocks * hello.block_tokens + 1,
+            )
+        return welcome
+
+    # -- kvstores --------------------------------------------------------------------------------------------------
+
+    async def AttachStore(self, request_iterator: object, context: Context) -> None:
+        hello = (await self._first(context, "hello")).hello
+        driver = self._driver
+        connection = StoreConnection(driver.next_connection(), hello.store_id)
+        if (other := driver.stores.get(hello.store_id)) is not None:
+            other.close("the kvstore dialled in again")
+        driver.stores[hello.store_id] = connection
+        self._log.info("kvstore %s dialled in", hello.store_id)
+        try:
+            welcome = pb.StoreWelcome(scheduler_boot_id=driver.boot_id)
+            await self._write(context, pb.AttachStoreResponse(welcome=welcome))
+            driver.feed(events.StoreJoined(driver.clock_us(), hello.store_id, connection.number))
+            await self._serve(
+                context, connection, self._read_store(context, connection), self._write_store(context, connection)
+            )
+        finally:
+            if driver.stores.get(hello.store_id) is connection:
+                del driver.stores[hello.store_id]
+            driver.feed(events.StoreLost(driver.clock_us(), hello.store_id, connection.number))
+
+    async def _read_store(self, context: Context, connection: StoreConnection) -> None:
+        driver = self._driver
+        while True:
+            message: pb.AttachStoreRequest = await self._read(context)
+            event = wire.read_store(message, connection.store_id, connection.number, driver.clock_us())
+            if event is not None:
+                driver.feed(event)
+
+    async def _write_store(self, context: Context, connection: StoreConnection) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await connection.wake.wait()
+            except TimeoutError:
+                await self._write(context, pb.AttachStoreResponse(heartbeat=pb.Heartbeat()))
+                continue
+            connection.wake.clear()
+            if connection.inventory_due:
+                connection.inventory_due = False
+                await self._write(context, pb.AttachStoreResponse(inventory_request=pb.InventoryRequest()))
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    async def _first(self, context: Context, kind: str) -> Any:
+        message = await context.read()
+        if message is EOF or message.WhichOneof("message") != kind:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the first message must be {kind}")
+        return message
+
+    async def _read(self, context: Context) -> Any:
+        message = await context.read()
+        if message is EOF:
+            raise StreamClosed("the peer ended its stream")
+        return message
+
+    async def _write(self, context: Context, message: object) -> None:
+        try:
+            async with asyncio.timeout(self._stuck_write_s):
+                await context.write(message)
+        except TimeoutError as error:
+            raise StreamClosed(f"a write was stuck for {self._stuck_write_s:g} s") from error
+
+    async def _serve(
+        self,
+        context: Context,
+        connection: Connection,
+        reader: Coroutine[Any, Any, None],
+        writer: Coroutine[Any, Any, None],
+    ) -> None:
+        """Runs both directions until one ends or the driver closes the connection; then the stream ends with a reason."""
+        tasks: set[asyncio.Future[Any]] = {
+            asyncio.ensure_future(reader),
+            asyncio.ensure_future(writer),
+            asyncio.ensure_future(connection.closed.wait()),
+        }
+        status_code = grpc.StatusCode.UNAVAILABLE
+        try:
+            done, _pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                error = task.exception()
+                if isinstance(error, StreamClosed | wire.WireError | TimeoutError):
+                    connection.close(str(error) or "silent for too long")
+                    if isinstance(error, wire.WireError):
+                        status_code = grpc.StatusCode.INVALID_ARGUMENT
+                elif error is not None and not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
+                    connection.close(f"{type(error).__name__}: {error}")
+                    self._log.error("a stream failed", exc_info=error)
+        except asyncio.CancelledError:
+            connection.close("cancelled by the peer or by the server's stop")
+            return  # the call is over, nobody reads a status
+        finally:
+            await _cancel_all(tasks)
+        why = connection.why or "closed"
+        self._log.info("stream of %s ends: %s", type(connection).__name__.removesuffix("Connection").lower(), why)
+        if not context.cancelled() and not context.done():
+            await context.abort(status_code, why)
+
+
+async def _cancel_all(tasks: set[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

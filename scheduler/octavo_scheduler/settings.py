@@ -1,0 +1,29 @@
+"""From the manifest to the core's policy."""
+
+from __future__ import annotations
+
+from octavo.manifest import Manifest
+
+from octavo_scheduler.policy import SECOND_US, Policy
+
+
+def policy_from(manifest: Manifest) -> Policy:
+    """The scheduler section, durations in microseconds."""
+    given = manifest.scheduler
+    return Policy(
+        order=given.policy,
+        max_num_seqs=given.max_num_seqs,
+        max_num_batched_tokens=given.max_num_batched_tokens,
+        max_num_batched_tokens_alone=given.max_num_batched_tokens_alone,
+        max_waiting_requests=given.max_waiting_requests,
+        max_waiting_prompt_tokens=given.max_waiting_prompt_tokens,
+        recovery_grace_us=int(given.recovery_grace_s * SECOND_US),
+        orphan_grace_us=int(given.orphan_grace_s * SECOND_US),
+        worker_silence_us=int(given.worker_silence_s * SECOND_US),
+        progress_timeout_us=int(given.progress_timeout_s * SECOND_US),
+        registry_ttl_us=int(given.registry_ttl_s * SECOND_US),
+        registry_bytes=given.registry_bytes,
+        prefix_cache=manifest.cache.prefix,
+        default_slo_class=given.default_slo_class,
+        slo_classes=given.slo_classes,
+    )

@@ -1,0 +1,320 @@
+"""Protobuf to events and orders to protobuf: the only place of this service that knows both."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
+from octavo.v1 import scheduler_pb2 as pb
+from octavo.v1 import worker_pb2 as wpb
+
+from octavo_scheduler import events, orders
+from octavo_scheduler.outbox import Update
+
+MAX_ORDERS_BYTES = 2 * 2**20
+"""Orders of one message, well below the 4 MB limit."""
+
+
+class WireError(ValueError):
+    """A message that cannot be read; the text names the field."""
+
+
+def tokens_array(packed: bytes, field: str) -> array[int]:
+    """Packed u32 as an array. Raises WireError."""
+    if len(packed) % 4:
+        raise WireError(f"{field}: {len(packed)} bytes is no multiple of 4")
+    values = array("I")
+    values.frombytes(packed)
+    return values
+
+
+def _u32(packed: bytes, field: str) -> list[int]:
+    try:
+        return unpack_u32(packed)
+    except ValueError as error:
+        raise WireError(f"{field}: {error}") from error
+
+
+def _keys(packed: bytes, field: str) -> list[bytes]:
+    try:
+        return unpack_keys(packed)
+    except ValueError as error:
+        raise WireError(f"{field}: {error}") from error
+
+
+# -- gateway -------------------------------------------------------------------------------------------------------
+
+
+def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitted:
+    """A Submit as an event. Raises WireError naming the field."""
+    choices = [
+        events.ChoiceStart(item.seed, tokens_array(item.emitted_tokens, "choices.emitted_tokens"), item.finished)
+        for item in message.choices
+    ]
+    return events.Submitted(
+        now_us=now_us,
+        gateway=gateway,
+        request_id=message.request_id,
+        prompt=tokens_array(message.prompt_tokens, "prompt_tokens"),
+        max_tokens=message.max_tokens,
+        choices=choices,
+        attempt=max(1, message.attempt),
+        tenant=message.tenant,
+        prompt_keys=_keys(message.prompt_keys, "prompt_keys"),
+        sampling=message.sampling.SerializeToString(),
+        logprobs=message.sampling.logprobs if message.HasField("sampling") else -1,
+        remaining_deadline_us=message.remaining_deadline_us,
+        age_us=message.age_us,
+        priority=message.priority,
+        slo_class=message.slo_class,
+        traceparent=message.traceparent,
+        idempotency_key=message.idempotency_key,
+        body_hash=message.body_hash,
+        gateway_state=message.gateway_state,
+        cache_off=message.cache_off,
+    )
+
+
+def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) -> events.Event | None:
+    """Any order of a gateway as an event; None for hello and heartbeats. Raises WireError."""
+    kind = message.WhichOneof("message")
+    if kind == "submit":
+        return read_submit(message.submit, gateway, now_us)
+    if kind == "cancel":
+        return events.Cancelled(now_us, gateway, message.cancel.request_id, message.cancel.reason or "client_cancel")
+    if kind == "stop_choice":
+        stop = message.stop_choice
+        return events.ChoiceStopped(now_us, gateway, stop.request_id, stop.index, stop.at_len)
+    if kind == "attach":
+        attach = message.attach
+        return events.AttachRequested(now_us, gateway, attach.request_id, attach.idempotency_key, attach.tenant)
+    return None
+
+
+def write_update(update: Update) -> Iterator[pb.RequestEvent]:
+    """The RequestEvents of one update, in order."""
+    name = update.request_id
+    if update.accepted:
+        accepted = pb.Accepted(attempt=update.attempt)
+        if update.attached_to is not None:
+            accepted.attached = True
+            accepted.gateway_state = update.attached_to.gateway_state
+            accepted.prompt_tokens = update.attached_to.prompt.tobytes()
+        yield pb.RequestEvent(request_id=name, accepted=accepted)
+    for part in update.tokens:
+        tokens = pb.Tokens(index=part.index, tokens=pack_u32(part.tokens))
+        setattr(tokens, "from", part.start)
+        for item in part.logprobs:
+            tokens.logprobs.add().MergeFromString(item)
+        yield pb.RequestEvent(request_id=name, tokens=tokens)
+    for end in update.ended:
+        choice = pb.ChoiceFinished(index=end.index, reason=end.reason, tokens=end.tokens, stop_token=end.stop_token)
+        yield pb.RequestEvent(request_id=name, choice_finished=choice)
+    if update.finished is not None:
+        yield pb.RequestEvent(request_id=name, finished=_finished(update))
+    if update.cancel is not None:
+        answer = update.cancel
+        result = pb.CancelResult(
+            found=answer.found,
+            outcome=answer.outcome,
+            last_step=answer.last_step,
+            blocks_freed=answer.blocks_freed,
+            latency_us=answer.latency_us,
+        )
+        yield pb.RequestEvent(request_id=name, cancel_result=result)
+
+
+def _finished(update: Update) -> pb.RequestFinished:
+    outcome = update.finished
+    if outcome is None:
+        raise ValueError("the update has no outcome")
+    finished = pb.RequestFinished(
+        outcome=outcome.outcome,
+        reason=outcome.reason,
+        message=outcome.message,
+        retry_after_us=outcome.retry_after_us,
+        cached_tokens=update.cached_tokens,
+    )
+    times = update.times
+    if times is not None:
+        finished.times.CopyFrom(
+            pb.RequestTimes(
+                queue_us=times.queue_us,
+                kv_load_us=times.kv_load_us,
+                worker_wait_us=times.worker_wait_us,
+                prefill_us=times.prefill_us,
+                decode_us=times.decode_us,
+                scheduler_us=times.scheduler_us,
+                preemptions=times.preemptions,
+                attempts=times.attempts,
+                first_token_us=times.first_token_us,
+            )
+        )
+    return finished
+
+
+# -- worker --------------------------------------------------------------------------------------------------------
+
+
+def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int) -> events.WorkerJoined:
+    """A worker's Hello as an event. Raises WireError."""
+    blocks = _u32(message.resident_blocks, "resident_blocks")
+    keys = _keys(message.resident_keys, "resident_keys")
+    if len(blocks) != len(keys):
+        raise WireError(f"resident_keys: {len(keys)} keys for {len(blocks)} blocks")
+    given = message.calibration
+    default = events.Calibration()
+    calibration = events.Calibration(
+        given.fixed_us or default.fixed_us,
+        given.prefill_token_us or default.prefill_token_us,
+        given.decode_seq_us or default.decode_seq_us,
+        given.context_token_us or default.context_token_us,
+    )
+    return events.WorkerJoined(
+        now_us=now_us,
+        epoch=epoch,
+        worker_id=worker_id,
+        num_blocks=message.num_blocks,
+        block_tokens=message.block_tokens,
+        max_num_seqs=message.max_num_seqs,
+        max_model_len=message.max_model_len,
+        block_bytes=message.block_bytes,
+        store_id=message.store_id,
+        root_key=message.root_key,
+        model=message.model,
+        pid=message.pid,
+        resident=list(zip(blocks, keys, strict=True)),
+        calibration=calibration,
+    )
+
+
+def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported:
+    """A report as an event. Raises WireError when the flat arrays do not fit each other."""
+    report = events.Reported(
+        now_us=now_us,
+        epoch=epoch,
+        step=message.step,
+        steps=message.steps,
+        slots=_u32(message.slots, "slots"),
+        counts=_u32(message.counts, "counts"),
+        tokens=tokens_array(message.tokens, "tokens"),
+        computed_len=_u32(message.computed_len, "computed_len"),
+        starved=_u32(message.starved, "starved"),
+        wall_us=message.times.wall_us,
+        prefill_tokens=message.prefill_tokens,
+        decode_seqs=message.decode_seqs,
+    )
+    if not len(report.slots) == len(report.counts) == len(report.computed_len):
+        raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")
+    if message.finishes:
+        report.finishes = [
+            events.Finish(item.slot, item.seq, item.reason, item.stop_token, item.message) for item in message.finishes
+        ]
+    if message.released:
+        report.released = [events.Released(item.seq, item.len, item.computed_len) for item in message.released]
+    if message.transfers_done:
+        report.transfers_done = [
+            events.TransferDone(item.xfer_id, item.ok_blocks, item.bytes, item.lookup_us, item.transfer_us)
+            for item in message.transfers_done
+        ]
+    if message.first_tokens:
+        report.first_tokens = [
+            events.FirstToken(item.seq, item.wait_us, item.prefill_us, item.chunks) for item in message.first_tokens
+        ]
+    if message.logprobs:
+        report.logprobs = [item.SerializeToString() for item in message.logprobs]
+    if message.HasField("live"):
+        report.live_seqs = list(message.live.seqs)
+        report.live_transfers = list(message.live.transfers)
+    return report
+
+
+def write_orders(batch: Iterable[orders.Order]) -> Iterator[wpb.Orders]:
+    """Orders in messages that stay below the limit."""
+    message, size = wpb.Orders(), 0
+    for order in batch:
+        written = write_order(order)
+        length = written.ByteSize()
+        if size and size + length > MAX_ORDERS_BYTES:
+            yield message
+            message, size = wpb.Orders(), 0
+        message.orders.append(written)
+        size += length
+    if size:
+        yield message
+
+
+def write_order(order: orders.Order) -> wpb.Order:
+    """One order."""
+    match order:
+        case orders.Grant():
+            return wpb.Order(grant=wpb.Grant(seq=order.seq, block_ids=pack_u32(order.block_ids)))
+        case orders.Admit():
+            return wpb.Order(admit=_write_admit(order))
+        case orders.Stop():
+            return wpb.Order(stop=wpb.Stop(seq=order.seq, reason=order.reason))
+        case orders.Label():
+            return wpb.Order(label=wpb.Label(block_ids=pack_u32(order.block_ids), keys=pack_keys(order.keys)))
+        case orders.Offload():
+            blocks, keys = pack_u32(order.block_ids), pack_keys(order.keys)
+            return wpb.Order(offload=wpb.Offload(xfer_id=order.xfer_id, block_ids=blocks, keys=keys))
+        case orders.Load():
+            load = wpb.Load(
+                xfer_id=order.xfer_id,
+                keys=pack_keys(order.keys),
+                block_ids=pack_u32(order.block_ids),
+                limit_us=order.limit_us,
+            )
+            return wpb.Order(load=load)
+        case orders.Update():
+            update = wpb.Update(seq=order.seq, rank=order.rank, paused=order.paused, draft_len=order.draft_len)
+            return wpb.Order(update=update)
+        case orders.StepPolicy():
+            policy = wpb.StepPolicy(
+                budget_with_decodes=order.budget_with_decodes,
+                budget_alone=order.budget_alone,
+                max_seqs=order.max_seqs,
+            )
+            return wpb.Order(step_policy=policy)
+
+
+def _write_admit(order: orders.Admit) -> wpb.Admit:
+    admit = wpb.Admit(
+        seq=order.seq,
+        slot=order.slot,
+        tokens=order.tokens,
+        prompt_len=order.prompt_len,
+        cached_len=order.cached_len,
+        block_ids=pack_u32(order.block_ids),
+        seed=order.seed,
+        deadline_us=order.deadline_us,
+        wait_xfer=order.wait_xfer,
+        wait_base=order.wait_base,
+        rank=order.rank,
+        max_len=order.max_len,
+        traceparent=order.traceparent,
+        request_id=order.request_id,
+        siblings=[
+            wpb.Sibling(seq=item.seq, slot=item.slot, seed=item.seed, block_ids=pack_u32(item.block_ids))
+            for item in order.siblings
+        ],
+    )
+    admit.sampling.MergeFromString(order.sampling)
+    return admit
+
+
+# -- kvstore -------------------------------------------------------------------------------------------------------
+
+
+def read_store(message: pb.AttachStoreRequest, store_id: str, connection: int, now_us: int) -> events.Event | None:
+    """A kvstore's message as an event; None for hello and heartbeats. Raises WireError."""
+    kind = message.WhichOneof("message")
+    if kind == "events":
+        changes = [(item.key, item.removed) for item in message.events.events]
+        return events.StoreChanged(now_us, store_id, connection, message.events.first_number, changes)
+    if kind == "inventory":
+        inventory = message.inventory
+        keys = _keys(inventory.keys, "inventory.keys")
+        return events.StoreInventory(now_us, store_id, connection, inventory.number, keys, inventory.last)
+    return None

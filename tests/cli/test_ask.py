@@ -1,0 +1,119 @@
+"""chat, complete, trace, bench and demo as a person uses them, against a running cluster of stand-ins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("running")
+
+
+@pytest.fixture(scope="module")
+def running(make_octavo: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    command = make_octavo(tmp_path_factory.mktemp("ask") / "run")
+    done = command.up_detached()
+    assert done.returncode == 0, done.stderr
+    yield command
+    command("down")
+    command.end_everything()
+
+
+def test_only_the_text_is_on_stdout(running: Any) -> None:
+    for words in (("chat", "hello big world"), ("complete", "hello big world", "--temperature", "0", "--seed", "7")):
+        done = running(*words)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "hello big world \n", "")
+    assert running("complete", "a b c d", "--max-tokens", "2").stdout == "a b \n"
+    assert running("chat", "-", stdin="from a pipe").stdout == "from a pipe \n"
+
+
+def test_json_holds_the_whole_answer(running: Any) -> None:
+    answer = json.loads(running("chat", "a b", "--json").stdout)
+    assert answer["choices"][0]["text"] == "a b " and answer["usage"]["completion_tokens"] == 2
+    assert len(answer["trace_id"]) == 32
+
+
+def test_a_refused_request_is_one_line_and_code_2(running: Any) -> None:
+    done = running("complete", "refuse")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "say something else" in done.stderr
+
+
+def test_another_gateway_by_url(running: Any) -> None:
+    url = running.status()["urls"]["grpc"]
+    assert running("chat", "hi", "--url", url, "--run-dir", "/nowhere").stdout == "hi \n"
+    done = running("chat", "hi", "--url", "grpc://127.0.0.1:9")
+    assert done.returncode == 4 and "127.0.0.1:9" in done.stderr and done.stderr.count("\n") == 1
+    done = running("chat", "hi", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 2 and "grpc://host:port" in done.stderr
+    assert running("chat", "hi", "--run-dir", "/nowhere").returncode == 4
+
+
+def test_the_interactive_chat(running: Any) -> None:
+    lines = ["one two three", "/set max_tokens 2", "one two three", "/set nonsense 1", "/show", "refuse", "/bye", "x"]
+    done = running("chat", stdin="\n".join(lines) + "\n")
+    assert done.returncode == 0
+    assert done.stdout == "one two three \none two \n"
+    assert "max_tokens = 2" in done.stderr and "nonsense cannot be set" in done.stderr
+    assert "say something else" in done.stderr
+    assert running("chat", stdin="").returncode == 0
+
+
+def test_trace_by_request_id_and_last(running: Any, eventually: Any) -> None:
+    answer = json.loads(running("complete", "a b c", "--json").stdout)
+
+    def drawn() -> str:
+        done = running("trace", answer["request_id"][:12])
+        return done.stdout if done.returncode == 0 else ""
+
+    text = eventually(drawn)
+    assert answer["trace_id"] in text and "request" in text and "gateway" in text and "\x1b" not in text
+    assert answer["trace_id"] in running("trace", "--last").stdout
+    assert answer["trace_id"] in running("trace", answer["trace_id"][:10]).stdout
+    spans = json.loads(running("trace", "--json").stdout)
+    assert spans[0]["trace_id"] == answer["trace_id"] and spans[0]["end_ns"] >= spans[0]["start_ns"]
+    done = running("trace", "feedbeefnothere")
+    assert done.returncode == 1 and "feedbeefnothere" in done.stderr
+
+
+def test_bench_serve_writes_the_form(running: Any, tmp_path: Path) -> None:
+    path = tmp_path / "serve.json"
+    done = running(
+        *("bench", "serve", "--concurrency", "3", "--requests", "7"),
+        *("--prompt-tokens", "5", "--max-tokens", "4", "--json", str(path)),
+    )
+    assert done.returncode == 0, done.stderr
+    form = json.loads(path.read_text())
+    results = {item["name"]: item for item in form["results"]}
+    assert form["benchmark"] == "serve" and form["config"]["concurrency"] == 3
+    assert results["ttft_p50/c3"]["n"] == 7 and results["itl_p99/c3"]["n"] == 7 * 3
+    assert results["failures/c3"]["value"] == 0 and results["output_rate/c3"]["value"] > 0
+    assert "ttft_p95/c3" in done.stdout
+    on_stdout = running("bench", "serve", "--requests", "1", "--concurrency", "1", "--json", "-")
+    assert json.loads(on_stdout.stdout)["benchmark"] == "serve"
+
+
+def test_demo_shows_answer_and_trace_and_leaves_nothing(running: Any) -> None:
+    done = running("demo", *running.up_flags, "--question", "is anybody there")
+    assert done.returncode == 0, done.stderr
+    assert "> is anybody there\nis anybody there \n" in done.stdout
+    assert "trace " in done.stdout and "gateway" in done.stdout and "stopped" in done.stdout
+    assert not [name for name in running.status()["services"] if name["state"] != "serving"]
+
+
+def test_demo_fails_when_no_answer_comes(running: Any) -> None:
+    done = running("demo", *running.up_flags, "--question", "refuse")
+    assert done.returncode == 2 and "say something else" in done.stderr
+    done = running("demo", "--module=gateway=no_such_module", *running.up_flags[:3])
+    assert done.returncode == 1 and "gateway did not start" in done.stderr
+
+
+def test_help_of_every_command(running: Any) -> None:
+    for words in ((), ("up",), ("chat",), ("trace",), ("doctor",), ("bench", "serve"), ("manifest", "fingerprint")):
+        done = running(*words, "--help")
+        assert done.returncode == 0 and "Usage: octavo" in done.stdout, (words, done.stderr)
+    assert running("--version").stdout.startswith("octavo ")
+    assert running("no-such-command").returncode == 2

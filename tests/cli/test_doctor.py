@@ -1,0 +1,72 @@
+"""octavo doctor: findings, advice and exit codes; torch stays in a child process."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from octavo_cli import doctor
+
+
+def verdicts(checks: list[doctor.Check]) -> dict[str, doctor.Check]:
+    return {check.name: check for check in checks}
+
+
+@pytest.fixture(autouse=True)
+def no_torch_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing torch in a child takes seconds; the probe itself has a test of its own."""
+    monkeypatch.setattr(doctor, "_ask_python", lambda code, what: {"torch": "9.9", "threads": 2, "cuda": False})
+
+
+def test_a_taken_port_and_a_bad_manifest_are_told_with_what_to_do() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        found = verdicts(doctor.examine(["--gateway.http_listen", f"127.0.0.1:{port}"]))
+    taken = found["port gateway.http_listen"]
+    assert taken.verdict == "warn" and str(port) in taken.found and taken.advice
+    found = verdicts(doctor.examine(["--engine.kv_dtype", "bflota16"]))
+    assert found["manifest"].verdict == "fail" and "engine.kv_dtype" in found["manifest"].found
+    assert found["cpu"].verdict == "ok"
+
+
+def test_an_impossible_model_fails_and_names_it(tmp_path: Any) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    for ref in (str(tmp_path / "broken.gguf"), str(tmp_path / "absent.gguf"), "no-such-model"):
+        found = verdicts(doctor.examine(["--model.ref", ref]))["model"]
+        assert found.verdict == "fail" and found.advice, ref
+
+
+def test_more_memory_than_there_is_warns() -> None:
+    found = verdicts(doctor.examine(["--engine.kv_pool_bytes", str(2**50), "--cache.nvme_bytes", str(2**60)]))
+    assert found["memory"].verdict == found["disk"].verdict == "warn"
+    assert "engine.kv_pool_bytes" in found["memory"].advice
+
+
+def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(doctor, "_TORCH_PROBE", "import no_such_torch")
+    found = verdicts(doctor._torch())
+    assert found["torch"].verdict == "fail" and "no_such_torch" in found["torch"].found
+    monkeypatch.setattr(doctor, "_TORCH_PROBE", 'print(\'{"torch": "1", "threads": 1, "cuda": false}\')')
+    assert verdicts(doctor._torch())["torch"].verdict == "ok"
+
+
+def test_the_command_prints_json_and_ends_with_1_when_something_fails(octavo: Any) -> None:
+    done = octavo("doctor", "--json", "--model", "no-such-model")
+    assert done.returncode == 1
+    content = json.loads(done.stdout)
+    assert content["ok"] is False
+    names = {check["name"]: check["verdict"] for check in content["checks"]}
+    assert names["model"] == "fail" and names["torch"] == "ok"
+
+
+def test_the_command_line_never_imports_torch() -> None:
+    code = "import sys, octavo_cli.main, octavo_cli.doctor; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False False"

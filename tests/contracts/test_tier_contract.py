@@ -1,0 +1,279 @@
+"""One suite over every tier, and over the store, which keeps the same promises."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from octavo_kvstore.pins import PinTable
+from octavo_kvstore.store import Store
+from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
+from octavo_kvstore.tier import Block, Put, Tier, TierStats
+from octavo_kvstore.tiers.dram import DramTier
+from octavo_kvstore.tiers.nvme import NvmeTier
+
+CAPACITY = 4 * 2**20
+FLIP = bytes.maketrans(bytes(range(256)), bytes(value ^ 1 for value in range(256)))
+
+
+class StoreAsTier(Tier):
+    """The store behind the contract of a tier; every write waits for the write-behind."""
+
+    name = "store"
+
+    def __init__(self, store: Store, dram: DramTier, nvme: NvmeTier) -> None:
+        self.store, self.dram, self.nvme = store, dram, nvme
+
+    def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
+        before = set(self.store.inventory()[1])
+        outcomes = []
+        for block in blocks:
+            outcomes.append(self.store.put(block))
+            self.store.flush(10)
+        return outcomes, list(before - set(self.store.inventory()[1]))
+
+    def get(self, key: bytes, layout: bytes) -> Block | None:
+        found = self.store.get(key, layout)
+        return found.block if found else None
+
+    def contains(self, key: bytes, layout: bytes | None = None) -> bool:
+        return bool(self.store.where(key, layout)) if layout else key in self.store.inventory()[1]
+
+    def touch(self, key: bytes) -> None:
+        self.dram.touch(key)
+        self.nvme.touch(key)
+
+    def delete(self, key: bytes) -> bool:
+        return self.store.delete(key)
+
+    def keys(self) -> list[bytes]:
+        return self.store.inventory()[1]
+
+    def stats(self) -> TierStats:
+        both = self.store.tier_stats()
+        return replace(both[1], corrupt=sum(tier.corrupt for tier in both), keys=len(self.keys()))
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def damage_dram(tier: DramTier, key: bytes) -> None:
+    tier._blocks[key] = replace(tier._blocks[key], payload=tier._blocks[key].payload.translate(FLIP))
+
+
+def damage_nvme(tier: NvmeTier, key: bytes) -> None:
+    assert tier._env is not None
+    with tier._env.begin(write=True) as transaction:
+        record = bytearray(transaction.get(key))
+        record[-1] ^= 1
+        transaction.put(key, bytes(record))
+
+
+class Case:
+    """A tier under test, what it pins, and how its medium is damaged."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.pinned: set[bytes] = set()
+        self.kind = kind
+        dram = DramTier(CAPACITY, self.is_pinned)
+        if kind == "dram":
+            self.tier: Tier = dram
+            self.damage: Callable[[bytes], None] = lambda key: damage_dram(dram, key)
+            return
+        nvme = NvmeTier(folder, CAPACITY, self.is_pinned)
+        if kind == "nvme":
+            self.tier = nvme
+            self.damage = lambda key: damage_nvme(nvme, key)
+            return
+        self.tier = StoreAsTier(Store(dram, nvme, PinTable()), dram, nvme)
+
+        def damage_both(key: bytes) -> None:
+            damage_dram(dram, key)
+            damage_nvme(nvme, key)
+
+        self.damage = damage_both
+
+    def is_pinned(self, key: bytes) -> bool:
+        return key in self.pinned
+
+
+@pytest.fixture(params=["dram", "nvme", "store"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    made = Case(request.param, tmp_path)
+    yield made
+    made.tier.close()
+
+
+def test_what_was_put_comes_back_whole(case: Case) -> None:
+    head, next_one = make_block(1), make_block(2, parent=1)
+    assert case.tier.put_many([head, next_one]) == ([Put.STORED, Put.STORED], [])
+    assert case.tier.get(head.key, LAYOUT) == head
+    assert case.tier.get(next_one.key, LAYOUT) == next_one
+    assert set(case.tier.keys()) == {head.key, next_one.key}
+    assert case.tier.stats().keys == 2
+
+
+@pytest.mark.parametrize("size", [0, 1, 1900, 4096, 368_640])
+def test_sizes(case: Case, size: int) -> None:
+    block = make_block(7, size)
+    assert case.tier.put(block)[0] is Put.STORED
+    assert case.tier.get(block.key, LAYOUT) == block
+
+
+def test_an_unknown_key_misses(case: Case) -> None:
+    assert case.tier.get(key_of(1), LAYOUT) is None
+    assert not case.tier.contains(key_of(1))
+    assert not case.tier.delete(key_of(1))
+
+
+def test_a_known_key_is_left_as_it_is(case: Case) -> None:
+    block = make_block(1)
+    case.tier.put(block)
+    assert case.tier.put(block) == (Put.KNOWN, [])
+    assert len(case.tier.keys()) == 1
+
+
+def test_another_layout_misses_and_replaces(case: Case) -> None:
+    block, other = make_block(1), make_block(1, layout=OTHER_LAYOUT)
+    case.tier.put(block)
+    assert case.tier.get(block.key, OTHER_LAYOUT) is None
+    assert not case.tier.contains(block.key, OTHER_LAYOUT)
+    assert case.tier.put(other)[0] is Put.STORED
+    assert case.tier.get(block.key, LAYOUT) is None
+    assert case.tier.get(block.key, OTHER_LAYOUT) == other
+
+
+def test_delete_forgets_even_what_is_pinned(case: Case) -> None:
+    block = make_block(1)
+    case.tier.put(block)
+    case.pinned.add(block.key)
+    assert case.tier.delete(block.key)
+    assert case.tier.get(block.key, LAYOUT) is None
+    assert not case.tier.contains(block.key)
+    assert case.tier.keys() == []
+
+
+def test_it_stays_within_its_bytes_and_evicts_the_least_recently_used(case: Case) -> None:
+    size, total = 100_000, 100
+    for number in range(total):
+        case.tier.put(make_block(number, size))
+        if number < 90:
+            assert case.tier.get(key_of(0), LAYOUT) is not None, "used all the time, so never the victim"
+    stats = case.tier.stats()
+    assert 0 < stats.used_bytes <= stats.capacity_bytes
+    assert stats.evicted >= total - CAPACITY // size
+    assert case.tier.contains(key_of(total - 1))
+    assert not case.tier.contains(key_of(1))
+    for key in list(case.tier.keys()):
+        found = case.tier.get(key, LAYOUT)
+        assert found is not None and is_right(found)
+
+
+def test_a_chain_is_evicted_from_its_end(case: Case) -> None:
+    size = 100_000
+    for number in range(8):
+        case.tier.put(make_block(number, size, parent=number - 1 if number else None))
+    for number in range(100, 100 + CAPACITY // size - 4):
+        case.tier.put(make_block(number, size))
+    held = [case.tier.contains(key_of(number)) for number in range(8)]
+    assert held == sorted(held, reverse=True), "a held block never lacks its parent"
+    assert not all(held)
+
+
+def test_what_is_pinned_stays(case: Case) -> None:
+    case.pinned.add(key_of(0))
+    for number in range(100):
+        case.tier.put(make_block(number, 100_000))
+    assert case.tier.get(key_of(0), LAYOUT) == make_block(0, 100_000)
+
+
+def test_when_all_is_pinned_a_put_is_refused(case: Case) -> None:
+    outcomes = []
+    for number in range(100):
+        case.pinned.add(key_of(number))
+        outcomes.append(case.tier.put(make_block(number, 100_000))[0])
+    assert outcomes[0] is Put.STORED and outcomes[-1] is Put.REFUSED
+    for number, outcome in enumerate(outcomes):
+        assert case.tier.contains(key_of(number)) == (outcome is Put.STORED)
+
+
+def test_a_block_larger_than_the_tier_is_refused(case: Case) -> None:
+    block = make_block(1, 2 * CAPACITY)
+    case.tier.put(make_block(2))
+    assert case.tier.put(block)[0] in (Put.REFUSED, Put.STORED)
+    case.tier.put(make_block(3))
+    assert case.tier.get(block.key, LAYOUT) is None
+    assert case.tier.contains(key_of(2)), "nothing was evicted for what could never fit"
+
+
+def test_a_damaged_record_is_a_miss_and_forgotten(case: Case) -> None:
+    block, sound = make_block(1), make_block(2)
+    case.tier.put_many([block, sound])
+    case.damage(block.key)
+    assert case.tier.get(block.key, LAYOUT) is None
+    assert case.tier.stats().corrupt >= 1
+    assert not case.tier.contains(block.key)
+    assert case.tier.get(sound.key, LAYOUT) == sound
+    assert case.tier.put(block)[0] is Put.STORED
+    assert case.tier.get(block.key, LAYOUT) == block
+
+
+def test_evicted_keys_are_named(case: Case) -> None:
+    held: set[bytes] = set()
+    for number in range(100):
+        block = make_block(number, 100_000)
+        outcome, evicted = case.tier.put(block)
+        held -= set(evicted)
+        if outcome is Put.STORED:
+            held.add(block.key)
+        assert held == set(case.tier.keys())
+
+
+def test_after_close_everything_misses(case: Case) -> None:
+    case.tier.put(make_block(1))
+    case.tier.close()
+    case.tier.close()
+    assert case.tier.get(key_of(1), LAYOUT) is None
+    assert case.tier.put(make_block(2))[0] is Put.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        (replace(make_block(1), key=b"short"), "key"),
+        (replace(make_block(1), parent=b"short"), "parent"),
+        (replace(make_block(1), layout=b""), "layout"),
+    ],
+)
+def test_a_wrong_length_is_the_callers_bug(case: Case, block: Block, field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        case.tier.put(block)
+
+
+def test_many_threads(case: Case) -> None:
+    """Readers, writers and deleters at once: whatever comes back is right."""
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        for step in range(120):
+            number = (seed * 31 + step * 7) % 60
+            if step % 11 == seed:
+                case.tier.delete(key_of(number))
+            elif step % 3 == 0:
+                case.tier.put(make_block(number, 100_000))
+            else:
+                found = case.tier.get(key_of(number), LAYOUT)
+                if found is not None and not is_right(found):
+                    wrong.append(f"{seed}/{step}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    stats = case.tier.stats()
+    assert stats.used_bytes <= stats.capacity_bytes and stats.corrupt == 0

@@ -1,0 +1,152 @@
+"""A choice's output: any arrival pattern gives the same text; readers at any byte see exactly the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from octavo_gateway.admission import TextRules
+from octavo_gateway.choice import ChoiceOutput, ChoiceReader, RawLogprob, TokenGap
+from octavo_gateway.tokenizer import Tokenizer, TokenizerParts
+
+PIECES = [bytes([i]) for i in range(256)] + [b"END", "é🌶".encode(), b"", b"ND."]
+SPECIAL = 258
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    nothing: Any = None
+    parts = TokenizerParts(
+        first=nothing, inner=nothing, pieces=[repr(p) for p in PIECES], token_bytes=PIECES, controls=[],
+        literals=[],
+        special_ids=frozenset({SPECIAL}), bos_id=None, eos_ids=(SPECIAL,), add_bos=False,
+    )  # fmt: skip
+    return Tokenizer(parts)
+
+
+IDS = st.lists(st.sampled_from([ord("a"), ord("E"), ord("."), 0xC3, 0xA9, 256, 257, SPECIAL, 259]), max_size=25)
+RULES = st.builds(
+    TextRules,
+    stops=st.lists(st.sampled_from(["END", "ND", ".", "é", "aE"]), max_size=2).map(tuple),
+    stop_ids=st.sampled_from([frozenset(), frozenset({SPECIAL}), frozenset({ord(".")})]),
+    include_stop_str=st.booleans(),
+    min_tokens=st.integers(0, 4),
+    skip_special_tokens=st.booleans(),
+    echo=st.booleans(),
+)
+
+
+def feed(choice: ChoiceOutput, ids: list[int], chunks: list[int]) -> None:
+    at = 0
+    for size in [*chunks, len(ids)]:
+        if choice.finish_reason is None:
+            choice.accept(at, ids[at : at + size])
+        at = min(at + size, len(ids))
+    choice.finish("length")
+
+
+@settings(deadline=None, max_examples=200)
+@given(ids=IDS, rules=RULES, chunks=st.lists(st.integers(0, 5), max_size=12), pulls=st.integers(1, 4))
+def test_any_arrival_gives_the_same_output(
+    tokenizer: Tokenizer, ids: list[int], rules: TextRules, chunks: list[int], pulls: int
+) -> None:
+    whole = ChoiceOutput(0, rules, tokenizer, b"Hi")
+    feed(whole, ids, [])
+    parts = ChoiceOutput(0, rules, tokenizer, b"Hi")
+    reader, deltas, at = ChoiceReader(parts, tokenizer), [], 0
+    for i, size in enumerate([*chunks, len(ids)]):
+        if parts.finish_reason is None:
+            parts.accept(at, ids[at : at + size])
+        at = min(at + size, len(ids))
+        if i % pulls == 0:
+            deltas.append(reader.pull())
+    parts.finish("length")
+    while (delta := reader.pull()) is not None:
+        deltas.append(delta)
+    given_out = [delta for delta in deltas if delta is not None]
+    text = "".join(delta.text for delta in given_out)
+    assert (parts.ids, parts.finish_reason, parts.stop_hit) == (whole.ids, whole.finish_reason, whole.stop_hit)
+    assert text == whole.head + "".join(whole.pieces) + whole.tail
+    assert [i for delta in given_out for i in delta.token_ids] == whole.ids
+    assert given_out[-1].byte_end == len(text.encode()) == whole.total_bytes
+    assert given_out[-1].finish_reason == whole.finish_reason
+
+
+@settings(deadline=None, max_examples=200)
+@given(ids=IDS, rules=RULES, chunks=st.lists(st.integers(0, 5), max_size=12), data=st.data())
+def test_a_reader_from_any_byte_sees_exactly_the_rest(
+    tokenizer: Tokenizer, ids: list[int], rules: TextRules, chunks: list[int], data: st.DataObject
+) -> None:
+    choice = ChoiceOutput(0, rules, tokenizer, b"Hi")
+    feed(choice, ids, [])
+    first, known = ChoiceReader(choice, tokenizer), [(0, 0)]
+    while (delta := first.pull()) is not None:
+        known.append((delta.byte_end, delta.token_end))
+    text = choice.head + "".join(choice.pieces) + choice.tail
+    from_byte = data.draw(st.integers(0, choice.total_bytes))
+    again = ChoiceOutput(0, rules, tokenizer, b"Hi")
+    reader, deltas, at = ChoiceReader(again, tokenizer, from_byte), [], 0
+    for size in [*chunks, len(ids)]:
+        if again.finish_reason is None:
+            again.accept(at, ids[at : at + size])
+        at = min(at + size, len(ids))
+        while (delta := reader.pull()) is not None:
+            deltas.append(delta)
+    again.finish("length")
+    while (delta := reader.pull()) is not None:
+        deltas.append(delta)
+    assert "".join(delta.text for delta in deltas) == text.encode()[from_byte:].decode("utf-8", "ignore")
+    resent = [i for delta in deltas for i in delta.token_ids]
+    assert choice.ids[len(choice.ids) - len(resent) :] == resent
+    # Whoever has from_byte bytes from whole deltas misses no token.
+    for byte_end, token_end in known:
+        if byte_end == from_byte:
+            assert len(choice.ids) - len(resent) <= token_end
+
+
+@settings(deadline=None, max_examples=100)
+@given(ids=IDS, stop=st.sampled_from(["END", "ND", ".", "aE"]))
+def test_billed_tokens_end_with_the_one_that_completes_the_stop(
+    tokenizer: Tokenizer, ids: list[int], stop: str
+) -> None:
+    choice = ChoiceOutput(0, TextRules(stops=(stop,), skip_special_tokens=True), tokenizer, b"Hi")
+    hit = choice.accept(0, ids)
+    texts = [tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids))]
+    expected = next((i + 1 for i, text in enumerate(texts) if stop in text), None)
+    assert hit == (expected is not None)
+    assert len(choice.ids) == (expected or len(ids))
+
+
+def test_overlap_is_dropped_and_a_gap_is_refused(tokenizer: Tokenizer) -> None:
+    choice = ChoiceOutput(0, TextRules(), tokenizer, b"Hi")
+    choice.accept(0, b"abc")
+    choice.accept(1, b"bcd")
+    choice.accept(0, b"ab")
+    assert bytes(choice.ids) == b"abcd"
+    with pytest.raises(TokenGap):
+        choice.accept(5, b"f")
+
+
+def test_logprobs_follow_their_tokens(tokenizer: Tokenizer) -> None:
+    choice = ChoiceOutput(0, TextRules(), tokenizer, b"Hi")
+    choice.accept(0, b"ab", [RawLogprob(97, -0.1), RawLogprob(98, -0.2, (98, 99), (-0.2, -3.0))])
+    delta = ChoiceReader(choice, tokenizer).pull()
+    assert delta is not None
+    assert [(item.text, item.logprob, [top.text for top in item.top]) for item in delta.logprobs] == [
+        ("a", -0.1, []),
+        ("b", -0.2, ["b", "c"]),
+    ]
+
+
+def test_min_tokens_lets_stops_pass(tokenizer: Tokenizer) -> None:
+    rules = TextRules(stops=(".",), stop_ids=frozenset({ord("!")}), min_tokens=3)
+    choice = ChoiceOutput(0, rules, tokenizer, b"Hi")
+    choice.accept(0, b".!x")
+    assert choice.finish_reason is None
+    choice.accept(3, b"!")
+    assert (choice.finish_reason, choice.stop_hit) == ("stop", str(ord("!")))
+    reader = ChoiceReader(choice, tokenizer)
+    delta = reader.pull()
+    assert delta is not None and delta.text == ".!x" and reader.pull() is None

@@ -1,0 +1,187 @@
+"""Models, tokens, health, metrics, and what travels in headers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import prometheus_client
+import pytest
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CHAT = "/v1/chat/completions"
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+async def test_models(edge: Any) -> None:
+    model = {
+        "id": "smollm2",
+        "created": 1_700_000_000,
+        "max_model_len": 8192,
+        "object": "model",
+        "owned_by": "octavo",
+    }
+    assert (await edge.http.get("/v1/models")).json() == {"data": [model], "object": "list"}
+    assert (await edge.http.get("/v1/models/smollm2")).json() == model
+    unknown = await edge.http.get("/v1/models/org/other")
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
+
+
+async def test_tokenize_a_prompt(edge: Any) -> None:
+    response = await edge.http.post("/tokenize", json={"model": "smollm2", "prompt": "Hi", "return_token_strs": True})
+    assert response.json() == {"count": 2, "max_model_len": 8192, "tokens": [72, 105], "token_strs": ["H", "i"]}
+    assert edge.gateway.tokenized == [("Hi", None, False, None, True)]
+
+
+async def test_tokenize_messages(edge: Any) -> None:
+    body = {**BODY, "add_special_tokens": False, "add_generation_prompt": False}
+    response = await edge.http.post("/tokenize", json=body)
+    assert (response.json()["count"], response.json()["token_strs"]) == (5, None)
+    (text, messages, special, add_bos, generation), *_ = edge.gateway.tokenized
+    assert (text, messages[0].content, special, add_bos, generation) == (None, "Hello", False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/tokenize", {}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", **BODY}, 400, "prompt"),
+        ("/tokenize", {"prompt": 5}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model"),
+        ("/detokenize", {}, 400, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, 400, "tokens[0]"),
+        ("/detokenize", {"tokens": [49152]}, 400, "tokens"),
+    ],
+)
+async def test_bad_tokenize_bodies(edge: Any, path: str, body: dict[str, Any], status: int, param: str) -> None:
+    response = await edge.http.post(path, json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+async def test_long_texts_are_tokenized_too_and_10_mb_are_refused(edge: Any) -> None:
+    assert (await edge.http.post("/tokenize", json={"prompt": "x" * 100_000})).json()["count"] == 100_000
+    assert (await edge.http.post("/tokenize", json={"prompt": "x" * 10_000_000})).status_code == 413
+    assert (await edge.http.get("/health")).status_code == 200
+
+
+async def test_detokenize(edge: Any) -> None:
+    assert (await edge.http.post("/detokenize", json={"tokens": [72, 105]})).json() == {"prompt": "Hi"}
+
+
+async def test_liveness_is_not_readiness(edge: Any) -> None:
+    assert (await edge.http.get("/health")).status_code == 200
+    assert (await edge.http.get("/ready")).json() == {"status": "ready"}
+    edge.gateway.ready = False
+    assert (await edge.http.get("/health")).status_code == 200
+    response = await edge.http.get("/ready")
+    assert (response.status_code, response.json(), response.headers["retry-after"]) == (
+        503,
+        {"status": "no worker is ready"},
+        "1",
+    )
+
+
+async def test_metrics_are_the_hosts(edge: Any) -> None:
+    counter = prometheus_client.Counter("octavo_test_events", "test", registry=edge.host.metrics)
+    counter.inc(3)
+    response = await edge.http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "octavo_test_events_total 3.0" in response.text
+    edge.host.metrics.unregister(counter)
+
+
+async def test_version_and_urls(edge: Any) -> None:
+    assert (await edge.http.get("/version")).json() == {"version": edge.host.version}
+    assert edge.host.urls["http"] == edge.url
+    assert edge.host.urls["metrics"] == f"{edge.url}/metrics"
+
+
+async def test_headers_reach_the_gateway(edge: Any) -> None:
+    parent = "00-" + "12" * 16 + "-" + "34" * 8 + "-01"
+    headers = {
+        "X-Request-Id": "my-id",
+        "Idempotency-Key": "key-7",
+        "Authorization": "Bearer secret",
+        "traceparent": parent,
+        "x-octavo-priority": "-3",
+        "x-octavo-slo-class": "interactive",
+        "x-octavo-deadline-ms": "1500",
+        "x-octavo-cache": "off",
+    }
+    response = await edge.http.post(CHAT, json=BODY, headers=headers)
+    params, context = edge.gateway.requests[0], edge.gateway.edges[0]
+    assert (params.request_id, params.idempotency_key, params.priority) == ("my-id", "key-7", -3)
+    assert (params.slo_class, params.deadline_ms, params.cache_off) == ("interactive", 1500, True)
+    assert (context.edge, context.api_key, context.traceparent) == ("http", "secret", parent)
+    assert response.headers["x-request-id"] == "my-id"
+    assert response.headers["x-octavo-trace-id"] == "ab" * 16
+    assert response.json()["id"] == "chatcmpl-my-id"
+
+
+async def test_without_headers_nothing_is_made_up(edge: Any) -> None:
+    response = await edge.http.post(CHAT, json=BODY)
+    params, context = edge.gateway.requests[0], edge.gateway.edges[0]
+    assert (params.request_id, params.idempotency_key, params.priority, params.slo_class) == ("", "", 0, "")
+    assert (params.deadline_ms, params.cache_off, context.api_key, context.traceparent) == (0, False, "", "")
+    assert (params.max_tokens, params.temperature, params.seed, params.n) == (None, None, None, None)
+    assert response.headers["x-request-id"] == "req-0"
+
+
+async def test_several_prompts_get_ids_of_their_own(edge: Any) -> None:
+    headers = {"X-Request-Id": "id", "Idempotency-Key": "key"}
+    response = await edge.http.post("/v1/completions", json={"prompt": ["a", "b"]}, headers=headers)
+    assert [item.request_id for item in edge.gateway.requests] == ["id-0", "id-1"]
+    assert [item.idempotency_key for item in edge.gateway.requests] == ["key-0", "key-1"]
+    assert response.headers["x-request-id"] == "id"
+    assert response.json()["id"] == "cmpl-id"
+
+
+async def test_sse_headers_and_framing(edge: Any) -> None:
+    response = await edge.http.post(CHAT, json={**BODY, "stream": True})
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.headers["x-request-id"] == "req-0"
+    events = response.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert all(json.loads(event.removeprefix("data: "))["object"] == "chat.completion.chunk" for event in events[:-2])
+
+
+async def test_connections_are_kept(edge: Any) -> None:
+    first = await edge.http.post(CHAT, json={**BODY, "stream": True})
+    second = await edge.http.post(CHAT, json={"messages": 5})
+    third = await edge.http.post(CHAT, json=BODY)
+    streams = {item.extensions["network_stream"].get_extra_info("client_addr") for item in (first, second, third)}
+    assert len(streams) == 1
+
+
+async def test_echo_comes_first_and_offsets_count_it(edge: Any, make: Any) -> None:
+    from octavo_gateway.requests import Delta
+
+    edge.gateway.script = lambda params: [
+        Delta(0, "Once: ", [], [], 0, 0),
+        *make.deltas(["é", "!"], logprobs=0),
+        make.finished(),
+    ]
+    body = {"prompt": "Once: ", "echo": True, "logprobs": 0}
+    choice = (await edge.http.post("/v1/completions", json=body)).json()["choices"][0]
+    assert edge.gateway.requests[0].echo is True
+    assert choice["text"] == "Once: é!"
+    assert choice["logprobs"]["tokens"] == ["é", "!"]
+    assert choice["logprobs"]["text_offset"] == [6, 7]
+    streamed = (await edge.http.post("/v1/completions", json={**body, "stream": True})).text
+    offsets = [
+        offset
+        for event in streamed.split("\n\n")[:-2]
+        for offset in json.loads(event[6:])["choices"][0]["logprobs"]["text_offset"]
+    ]
+    assert offsets == [6, 7]
+
+
+async def test_stop_reason_is_told(edge: Any, make: Any) -> None:
+    from octavo_gateway.requests import Delta
+
+    edge.gateway.script = lambda params: [Delta(0, "a", [1], [], 1, 1, "stop", "END"), make.finished()]
+    choice = (await edge.http.post(CHAT, json={**BODY, "stop": "END"})).json()["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "END")

@@ -1,0 +1,196 @@
+"""The stream to the scheduler: it breaks, it comes back, and no request is lost, repeated or left hanging."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from octavo.packing import unpack_keys, unpack_u32
+from octavo.v1 import inference_pb2 as pb
+
+
+async def collect(call: Any) -> list[Any]:
+    return [response async for response in call]
+
+
+async def test_a_broken_stream_resubmits_with_what_was_emitted(stack: Any, request_of: Any, put_together: Any) -> None:
+    options = {"n": 2, "stop": ["#"], "max_tokens": 20}
+    reading = asyncio.create_task(collect(stack.stub.Generate(request_of(options=options, sampling={"seed": 5}))))
+    first = await stack.scheduler.next("submit")
+    name = first.request_id
+    stack.scheduler.accept(name)
+    stack.scheduler.tokens(name, stack.ids("abc"), index=0)
+    stack.scheduler.tokens(name, stack.ids("x#"), index=1)
+    await stack.scheduler.next("stop_choice")
+    stack.scheduler.break_stream()
+    again = await stack.scheduler.next("submit")
+    assert (again.request_id, again.attempt, again.max_tokens) == (name, 2, 20)
+    assert unpack_u32(again.choices[0].emitted_tokens) == stack.ids("abc")
+    assert unpack_u32(again.choices[1].emitted_tokens) == stack.ids("x#")
+    assert [choice.finished for choice in again.choices] == ["", "stop"]
+    assert [choice.seed for choice in again.choices] == [choice.seed for choice in first.choices]
+    assert again.age_us > 0
+    stack.scheduler.accept(name, attached=True, gateway_state=first.gateway_state, attempt=2)
+    stack.scheduler.tokens(name, stack.ids("bcd"), start=1)  # overlaps what is there
+    stack.scheduler.choice_finished(name, "length", 4)
+    stack.scheduler.finish(name)
+    responses = await reading
+    assert put_together(responses, 0) == ("abcd", stack.ids("abcd"))
+    assert put_together(responses, 1) == ("x", stack.ids("x#"))
+    assert [response.WhichOneof("event") for response in responses].count("finished") == 1
+
+
+async def test_a_scheduler_that_is_killed_and_restarted(stack: Any, request_of: Any, put_together: Any) -> None:
+    reading = asyncio.create_task(collect(stack.stub.Generate(request_of())))
+    submit = await stack.scheduler.next("submit")
+    stack.scheduler.accept(submit.request_id)
+    stack.scheduler.tokens(submit.request_id, stack.ids("ab"))
+    await stack.until(lambda: next(iter(stack.upstream._live.values())).completion_tokens == 2)
+    await stack.scheduler.stop()
+    await stack.until(lambda: not stack.upstream.ready)
+    reborn = type(stack.scheduler)()
+    reborn.welcome.root_key = b"s" * 32
+    await reborn.start(stack.scheduler.address)
+    try:
+        again = await reborn.next("submit")
+        assert (again.attempt, unpack_u32(again.choices[0].emitted_tokens)) == (2, stack.ids("ab"))
+        reborn.accept(again.request_id)
+        reborn.tokens(again.request_id, stack.ids("c"), start=2)
+        reborn.choice_finished(again.request_id, "length", 3)
+        reborn.finish(again.request_id)
+        assert put_together(await reading)[0] == "abc"
+        fresh = asyncio.create_task(collect(stack.stub.Generate(request_of("word " * 40))))
+        submit = await reborn.next("submit")
+        limits = stack.upstream.limits
+        assert limits.root_key == b"s" * 32
+        keys = stack.admission.keys(unpack_u32(submit.prompt_tokens), "default", "", limits)
+        assert unpack_keys(submit.prompt_keys) == unpack_keys(keys) and keys
+        fresh.cancel()
+    finally:
+        await reborn.stop()
+
+
+async def test_keys_are_derived_anew_under_another_root(stack: Any, request_of: Any) -> None:
+    reading = asyncio.create_task(collect(stack.stub.Generate(request_of("word " * 40))))
+    first = await stack.scheduler.next("submit")
+    stack.scheduler.welcome.root_key = b"t" * 32
+    stack.scheduler.break_stream()
+    again = await stack.scheduler.next("submit")
+    assert again.prompt_keys and again.prompt_keys != first.prompt_keys
+    reading.cancel()
+
+
+async def test_a_gap_in_the_tokens_closes_the_stream(stack: Any, request_of: Any, put_together: Any) -> None:
+    reading = asyncio.create_task(collect(stack.stub.Generate(request_of())))
+    submit = await stack.scheduler.next("submit")
+    stack.scheduler.accept(submit.request_id)
+    stack.scheduler.tokens(submit.request_id, stack.ids("ab"), start=1)
+    again = await stack.scheduler.next("submit")
+    assert again.attempt == 2 and stack.scheduler.connections == 2
+    stack.scheduler.accept(submit.request_id)
+    stack.scheduler.tokens(submit.request_id, stack.ids("ok"))
+    stack.scheduler.choice_finished(submit.request_id, "length", 2)
+    stack.scheduler.finish(submit.request_id)
+    assert put_together(await reading)[0] == "ok"
+
+
+async def test_heartbeats(stack: Any) -> None:
+    await stack.scheduler.next("heartbeat")
+
+
+async def test_not_ready_is_unavailable_at_once(make_stack: Any, admission: Any, request_of: Any) -> None:
+    async with make_stack(admission, ready=False) as stack:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(stack.stub.Generate(request_of()))
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert not stack.gateway.ready
+        stack.scheduler.set_ready(True)
+        await stack.until(lambda: stack.gateway.ready)
+        await asyncio.gather(stack.scheduler.play(stack.ids("x")), collect(stack.stub.Generate(request_of())))
+
+
+async def test_a_new_request_waits_for_a_scheduler_that_reconnects(
+    stack: Any, request_of: Any, put_together: Any
+) -> None:
+    stack.scheduler.set_ready(False)
+    await stack.until(lambda: not stack.gateway.ready)
+    reading = asyncio.create_task(collect(stack.stub.Generate(request_of())))
+    await asyncio.sleep(0.05)
+    assert not reading.done()
+    stack.scheduler.set_ready(True)
+    await stack.scheduler.play(stack.ids("x"))
+    assert put_together(await reading)[0] == "x"
+
+
+async def test_a_new_request_waits_only_for_the_grace(make_stack: Any, admission: Any, request_of: Any) -> None:
+    async with make_stack(admission, grace_s=0.05) as stack:
+        stack.scheduler.set_ready(False)
+        await stack.until(lambda: not stack.gateway.ready)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(stack.stub.Generate(request_of()))
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_cancel_answers_with_the_result(stack: Any, request_of: Any) -> None:
+    call = stack.stub.Generate(request_of(context={"request_id": "r1"}))
+    reading = asyncio.create_task(collect(call))
+    await stack.scheduler.next("submit")
+    stack.scheduler.accept("r1")
+    stack.scheduler.tokens("r1", stack.ids("ab"))
+    cancelling = [asyncio.ensure_future(stack.stub.Cancel(pb.CancelRequest(request_id="r1"))) for _ in range(2)]
+    order = await stack.scheduler.next("cancel")
+    assert (order.request_id, order.reason) == ("r1", "client_cancel")
+    await stack.scheduler.next("cancel")
+    stack.scheduler.finish("r1", "cancelled", reason="client_cancel")
+    stack.scheduler.cancelled("r1", found=True, outcome="cancelled", last_step=9, blocks_freed=3, latency_us=50)
+    for result in await asyncio.gather(*cancelling):
+        assert (result.found, result.outcome, result.last_step, result.blocks_freed, result.latency_us) == (
+            True,
+            "cancelled",
+            9,
+            3,
+            50,
+        )
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await reading
+    assert caught.value.code() == grpc.StatusCode.CANCELLED
+
+
+async def test_cancel_of_an_unknown_id_is_a_no_op(stack: Any) -> None:
+    cancelling = asyncio.ensure_future(stack.stub.Cancel(pb.CancelRequest(request_id="nobody")))
+    order = await stack.scheduler.next("cancel")
+    stack.scheduler.cancelled(order.request_id, found=False)
+    assert not (await cancelling).found
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stack.stub.Cancel(pb.CancelRequest())
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_break_during_a_cancel_asks_again_instead_of_resubmitting(stack: Any, request_of: Any) -> None:
+    call = stack.stub.Generate(request_of(context={"request_id": "r1"}))
+    await asyncio.gather(stack.scheduler.next("submit"), asyncio.sleep(0))
+    stack.scheduler.accept("r1")
+    await call.read()
+    call.cancel()
+    await stack.scheduler.next("cancel")
+    stack.scheduler.break_stream()
+    order = await stack.scheduler.next("cancel")
+    assert (order.request_id, order.reason) == ("r1", "client_disconnect")
+    assert stack.scheduler.none("submit")
+    stack.scheduler.cancelled("r1", found=False)
+    await stack.until(lambda: stack.gateway.live_count == 0)
+
+
+async def test_live_requests_fail_when_the_scheduler_stays_away(stack: Any, request_of: Any) -> None:
+    object.__setattr__(stack.upstream._settings, "patience_s", 0.1)
+    reading = asyncio.create_task(collect(stack.stub.Generate(request_of())))
+    submit = await stack.scheduler.next("submit")
+    stack.scheduler.accept(submit.request_id)
+    await stack.scheduler.stop()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await reading
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert stack.gateway.live_count == 0

@@ -1,0 +1,104 @@
+"""The queue between the tiers: bounded, readable while it waits, and never a gap."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, key_of, make_block
+from octavo_kvstore.tier import Block, Put
+from octavo_kvstore.tiers.dram import DramTier
+from octavo_kvstore.writebehind import BATCH_BLOCKS, WriteBehind
+
+
+class GatedTier(DramTier):
+    """Commits only when the gate is open; counts commits."""
+
+    def __init__(self) -> None:
+        super().__init__(10 * 2**20)
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.batches: list[int] = []
+        self.fail = False
+
+    def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
+        self.entered.set()
+        assert self.gate.wait(10)
+        self.batches.append(len(blocks))
+        if self.fail:
+            raise RuntimeError("no disk")
+        return super().put_many(blocks)
+
+
+def test_blocks_are_readable_while_they_wait_and_written_in_batches() -> None:
+    tier, said = GatedTier(), []
+    queue = WriteBehind(tier, 10 * 2**20, said.extend)
+    assert queue.offer(make_block(0))
+    assert tier.entered.wait(10)
+    for number in range(1, 101):
+        assert queue.offer(make_block(number))
+    assert queue.offer(make_block(5)), "a known one is not queued twice"
+    assert not queue.offer(make_block(5, layout=OTHER_LAYOUT))
+    for number in (0, 100):
+        assert queue.contains(key_of(number)) and queue.get(key_of(number)) == make_block(number)
+    tier.gate.set()
+    assert queue.flush(10)
+    assert tier.batches[0] == 1 and sum(tier.batches) == 101 and max(tier.batches) <= BATCH_BLOCKS
+    queue.close(10)
+    assert set(said) == {key_of(number) for number in range(101)}
+    assert queue.written == 101 and queue.waiting_bytes == 0
+    assert tier.get(key_of(100), LAYOUT) == make_block(100)
+
+
+def test_a_full_queue_refuses() -> None:
+    tier = GatedTier()
+    queue = WriteBehind(tier, 7000, lambda keys: None)
+    assert queue.offer(make_block(0))
+    assert tier.entered.wait(10)
+    assert queue.offer(make_block(1)) and queue.offer(make_block(2))
+    assert not queue.offer(make_block(3))
+    assert queue.dropped == 1 and queue.waiting_bytes == 6000
+    tier.gate.set()
+    queue.close(10)
+    assert not queue.offer(make_block(4)), "closed"
+
+
+def test_discard_waits_for_the_commit_that_writes_the_key() -> None:
+    tier = GatedTier()
+    queue = WriteBehind(tier, 10 * 2**20, lambda keys: None)
+    queue.offer(make_block(0))
+    assert tier.entered.wait(10)
+    queue.offer(make_block(1))
+    assert queue.discard(key_of(1)) and not queue.contains(key_of(1))
+    threading.Timer(0.02, tier.gate.set).start()
+    assert queue.discard(key_of(0))
+    assert tier.contains(key_of(0)), "the commit ended before discard returned"
+    assert not queue.discard(key_of(9))
+    queue.close(10)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_tier_that_raises_does_not_end_the_thread(fail: bool) -> None:
+    tier = GatedTier()
+    tier.gate.set()
+    tier.fail = fail
+    queue = WriteBehind(tier, 10 * 2**20, lambda keys: None)
+    queue.offer(make_block(0))
+    assert queue.flush(10)
+    tier.fail = False
+    queue.offer(make_block(1))
+    assert queue.flush(10)
+    assert tier.contains(key_of(1)) and queue.refused == int(fail)
+    queue.close(10)
+
+
+def test_close_in_time_drops_what_is_left() -> None:
+    tier = GatedTier()
+    queue = WriteBehind(tier, 10 * 2**20, lambda keys: None)
+    queue.offer(make_block(0))
+    assert tier.entered.wait(10)
+    queue.offer(make_block(1))
+    threading.Timer(0.1, tier.gate.set).start()
+    queue.close(0.01)
+    assert queue.dropped == 1 and not queue.contains(key_of(1))

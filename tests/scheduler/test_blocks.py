@@ -1,0 +1,164 @@
+"""Block pool and prefix index: holders, eviction order, and a stateful property test against a plain model."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from octavo_scheduler.blocks import BlockPool, OutOfBlocks
+from octavo_scheduler.prefix import PrefixIndex
+
+
+def pool(num_blocks: int = 5) -> BlockPool:
+    return BlockPool(num_blocks, lambda block: None)
+
+
+def test_the_null_block_is_never_given() -> None:
+    blocks = pool()
+    assert sorted(blocks.take(4)) == [1, 2, 3, 4]
+    with pytest.raises(OutOfBlocks):
+        blocks.take(1)
+
+
+def test_a_pool_without_a_usable_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_blocks"):
+        pool(1)
+
+
+def test_a_block_is_free_when_its_last_holder_lets_go() -> None:
+    blocks = pool()
+    (block,) = blocks.take(1)
+    blocks.hold_transfer(block)
+    assert not blocks.drop(block)
+    assert blocks.free_blocks == 3
+    assert blocks.drop_transfer(block)
+    assert blocks.free_blocks == 4
+
+
+def test_a_double_free_is_an_error() -> None:
+    blocks = pool()
+    (block,) = blocks.take(1)
+    blocks.drop(block)
+    with pytest.raises(ValueError, match="no sequence holder"):
+        blocks.drop(block)
+    with pytest.raises(ValueError, match="no transfer holder"):
+        blocks.drop_transfer(block)
+    with pytest.raises(ValueError, match="free"):
+        blocks.share(block)
+
+
+def test_eviction_takes_leaves_before_parents() -> None:
+    forgotten: list[int] = []
+    index = PrefixIndex(4, forgotten.append)
+    chain = index.pool.take(3)
+    for number, block in enumerate(chain):
+        index.add(bytes([number]) * 32, block)
+    for block in reversed(chain):
+        index.pool.drop(block)
+    assert index.pool.free_blocks == 3 and index.pool.cached_blocks == 3
+    index.pool.take(2)
+    assert forgotten == [chain[2], chain[1]]
+    assert index.match([bytes([n]) * 32 for n in range(3)], 3) == [chain[0]]
+
+
+def test_the_second_block_of_a_key_stays_private() -> None:
+    index = PrefixIndex(4)
+    first, second = index.pool.take(2)
+    assert index.add(b"k" * 32, first)
+    assert not index.add(b"k" * 32, second)
+    index.pool.drop(second)
+    assert index.pool.cached_blocks == 0 and index.key_of(second) is None
+
+
+def test_a_leak_is_counted() -> None:
+    blocks = pool()
+    table = blocks.take(2)
+    assert blocks.leaked([table], []) == 0
+    assert blocks.leaked([], []) == 2
+    assert blocks.leaked([table], [[table[0]]]) == 1
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Any order of takes, shares, transfers, index entries and drops, against counters."""
+
+    tables = Bundle("tables")
+    transfers = Bundle("transfers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex(9)
+        self.pool = self.index.pool
+        self.sequences: Counter[int] = Counter()
+        self.copies: Counter[int] = Counter()
+        self.keys = 0
+
+    @rule(target=tables, count=st.integers(0, 4))
+    def take(self, count: int) -> tuple[int, ...]:
+        if count > self.pool.free_blocks:
+            with pytest.raises(OutOfBlocks):
+                self.pool.take(count)
+            return ()
+        taken = self.pool.take(count)
+        assert 0 not in taken and not any(self.sequences[b] or self.copies[b] for b in taken)
+        self.sequences.update(taken)
+        return tuple(taken)
+
+    @rule(target=tables, table=tables)
+    def share(self, table: tuple[int, ...]) -> tuple[int, ...]:
+        held = tuple(block for block in table if self.sequences[block])
+        for block in held:
+            self.pool.share(block)
+        self.sequences.update(held)
+        return held
+
+    @rule(table=consumes(tables))
+    def drop(self, table: tuple[int, ...]) -> None:
+        for block in reversed(table):
+            self.sequences[block] -= 1
+            assert self.pool.drop(block) == (self.sequences[block] == 0 and self.copies[block] == 0)
+
+    @rule(target=transfers, table=tables)
+    def start_transfer(self, table: tuple[int, ...]) -> tuple[int, ...]:
+        held = tuple(block for block in table if self.sequences[block])
+        for block in held:
+            self.pool.hold_transfer(block)
+        self.copies.update(held)
+        return held
+
+    @rule(blocks=consumes(transfers))
+    def end_transfer(self, blocks: tuple[int, ...]) -> None:
+        for block in blocks:
+            self.copies[block] -= 1
+            self.pool.drop_transfer(block)
+
+    @rule(table=tables)
+    def add_to_index(self, table: tuple[int, ...]) -> None:
+        for block in table:
+            if self.sequences[block] and self.index.key_of(block) is None:
+                self.keys += 1
+                assert self.index.add(self.keys.to_bytes(32, "big"), block)
+
+    @precondition(lambda self: self.keys > 0)
+    @rule(data=st.data())
+    def match_and_share(self, data: st.DataObject) -> None:
+        key = data.draw(st.integers(1, self.keys)).to_bytes(32, "big")
+        for block in self.index.match([key], 1):
+            self.pool.share(block)
+            self.pool.drop(block)
+
+    @invariant()
+    def holders_agree(self) -> None:
+        assert self.index.check_integrity() == []
+        held = {b for b in range(1, 9) if self.sequences[b] or self.copies[b]}
+        assert self.pool.free_blocks == 8 - len(held)
+        tables = [[b] * n for b, n in self.sequences.items() if n > 0]
+        copies = [[b] * n for b, n in self.copies.items() if n > 0]
+        assert self.pool.leaked(tables, copies) == 0
+
+
+TestPoolMachine = PoolMachine.TestCase
+TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

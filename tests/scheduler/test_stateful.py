@@ -1,0 +1,131 @@
+"""The property test: hypothesis chooses the events, the chaos worker and the clients check every rule, all ends free."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from octavo_scheduler.policy import Policy
+from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.harness import Client, Simulation
+
+BLOCK_TOKENS = 2
+NUM_BLOCKS = 15
+
+
+class CellMachine(RuleBasedStateMachine):
+    """One small cell: two workers, a kvstore, two gateways, pools that are always short."""
+
+    @initialize(seed=st.integers(0, 2**16), delay_us=st.sampled_from((0, 3000)), merge=st.sampled_from((1, 3)))
+    def start(self, seed: int, delay_us: int, merge: int) -> None:
+        rng = Random(seed)
+        policy = Policy(
+            max_num_seqs=3,
+            max_num_batched_tokens=4,
+            default_output_tokens=1,
+            orphan_grace_us=100_000,
+            registry_ttl_us=1_000_000,
+            max_offload_blocks=2,
+            max_losses=1000,
+        )
+        self.simulation = Simulation(rng, policy, delay_us)
+        self.store = ChaosStore(rng)
+        for number in range(2):
+            worker = ChaosWorker(
+                rng, f"w{number}", NUM_BLOCKS, BLOCK_TOKENS, max_seqs=3, store=self.store, max_merge=merge
+            )
+            self.simulation.add_worker(worker)
+        for _ in range(2):
+            self.simulation.add_gateway()
+        self.simulation.add_store(self.store)
+
+    def _gateway(self, number: int) -> int:
+        return sorted(self.simulation.gateways)[number]
+
+    def _live(self, number: int) -> list[Client]:
+        live = [client for client in self.simulation.clients if not client.gone and not client.outcome]
+        return [live[number % len(live)]] if live else []
+
+    @rule(
+        gateway=st.integers(0, 1),
+        prefix=st.sampled_from(((), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6))),
+        tail=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+        max_tokens=st.integers(1, 18),
+        n=st.sampled_from((1, 1, 2, 3)),
+        stops=st.sampled_from(((), (7,))),
+        deadline_us=st.sampled_from((0, 0, 50_000)),
+    )
+    def submit(self, gateway: int, prefix: tuple[int, ...], tail: list[int], **options: Any) -> None:
+        stops = list(options.pop("stops"))
+        self.simulation.submit(
+            self._gateway(gateway), [*prefix, *tail], options.pop("max_tokens"), stop_ids=stops, **options
+        )
+
+    @rule(steps=st.integers(1, 12))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.simulation.advance(2500)
+            for link in self.simulation.links:
+                self.simulation.run_link(link)
+
+    @rule(number=st.integers(0, 9), reason=st.sampled_from(("client_cancel", "client_disconnect")))
+    def cancel(self, number: int, reason: str) -> None:
+        for client in self._live(number):
+            self.simulation.cancel(client, reason)
+
+    @rule(number=st.integers(0, 9))
+    def stop_string(self, number: int) -> None:
+        for client in self._live(number):
+            if client.got[0] and 0 not in client.ended and 0 not in client.cuts:
+                self.simulation.stop_choice(client, 0, max(1, len(client.got[0]) - 1))
+
+    @rule(gateway=st.integers(0, 1))
+    def deliver(self, gateway: int) -> None:
+        self.simulation.deliver(self._gateway(gateway))
+
+    @rule(worker=st.integers(0, 1), dead=st.booleans())
+    def cut_worker(self, worker: int, dead: bool) -> None:
+        link = self.simulation.links[worker]
+        if link.epoch:
+            self.simulation.disconnect(link, dead)
+
+    @rule(gateway=st.integers(0, 1), resubmit=st.booleans())
+    def cut_gateway(self, gateway: int, resubmit: bool) -> None:
+        lost = self.simulation.lose_gateway(self._gateway(gateway))
+        new = self.simulation.add_gateway()
+        for client in lost if resubmit else []:
+            if not client.cuts:
+                self.simulation.resubmit(client, new)
+
+    @rule(lose=st.booleans())
+    def store_events(self, lose: bool) -> None:
+        if "host" in self.simulation.stores:
+            self.store.evict_some()
+            self.simulation.flush_store("host", lose)
+        else:
+            self.simulation.add_store(self.store)
+
+    @rule()
+    def kill_store(self) -> None:
+        if "host" in self.simulation.stores:
+            self.simulation.kill_store("host")
+
+    @invariant()
+    def nothing_leaks(self) -> None:
+        if hasattr(self, "simulation"):
+            self.simulation.check_integrity()
+
+    def teardown(self) -> None:
+        if hasattr(self, "simulation"):
+            self.simulation.settle()
+            self.simulation.check_clean()
+
+
+TestCellMachine = CellMachine.TestCase
+TestCellMachine.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

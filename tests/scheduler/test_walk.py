@@ -1,0 +1,195 @@
+"""A seeded random walk over everything that can happen, in any order; every rule of the protocol is an assertion on the way.
+
+The chaos worker asserts what it reads and writes, the clients assert what they are told, the cell's integrity is
+checked as it goes, and at the end everything must be free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from octavo_scheduler.policy import Policy
+
+from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.harness import Simulation
+
+WALK_EVENTS = 30_000
+"""Events fed to the core by `make test`, over all seeds."""
+SEEDS = 10
+SOAK_EVENTS = 2_000_000
+
+
+class Walk:
+    """One random cell and the moves on it."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = Random(seed)
+        policy = Policy(
+            order=rng.choice(("fcfs", "priority")),
+            max_num_seqs=rng.choice((2, 4, 6)),
+            max_num_batched_tokens=rng.choice((4, 16, 64)),
+            max_waiting_requests=12,
+            orphan_grace_us=200_000,
+            recovery_grace_us=300_000,
+            worker_silence_us=1_500_000,
+            progress_timeout_us=3_000_000,
+            no_worker_timeout_us=2_000_000,
+            registry_ttl_us=1_000_000,
+            registry_bytes=20_000,
+            default_output_tokens=rng.choice((1, 8, 30)),
+            max_offload_blocks=3,
+            max_losses=1_000,
+            slo_classes={"default": {"ttft_ms": 100.0}},
+        )
+        self.simulation = Simulation(rng, policy, delay_us=rng.choice((0, 2000, 30_000)))
+        self.store = ChaosStore(rng)
+        block_tokens = rng.choice((2, 4))
+        self.num_blocks = rng.choice((17, 30))
+        for number in range(rng.choice((1, 2))):
+            self.simulation.add_worker(
+                ChaosWorker(
+                    rng,
+                    f"w{number}",
+                    num_blocks=self.num_blocks,
+                    block_tokens=block_tokens,
+                    max_seqs=6,
+                    store=self.store,
+                    max_merge=rng.choice((1, 4)),
+                )
+            )
+        for _ in range(2):
+            self.simulation.add_gateway()
+        self.prefixes = [[rng.randrange(60) for _ in range(rng.choice((3, 8, 13)))] for _ in range(3)]
+        self.longest = (self.num_blocks - 1) * block_tokens
+
+    def gateway(self) -> int:
+        return self.rng.choice(list(self.simulation.gateways))
+
+    def submit(self) -> None:
+        rng, simulation = self.rng, self.simulation
+        prompt = rng.choice(self.prefixes) + [rng.randrange(60) for _ in range(rng.randint(1, 6))]
+        most = self.longest - len(prompt) + 2
+        client = simulation.submit(
+            self.gateway(),
+            prompt,
+            rng.choice((1, 3, 12, min(25, most), most)),
+            n=rng.choice((1, 1, 1, 2, 3)),
+            stop_ids=rng.choice(([], [5], [5, 17])),
+            priority=rng.choice((0, 0, 3)),
+            deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
+            cache_off=rng.random() < 0.1,
+        )
+        if rng.random() < 0.05:
+            simulation.cancel(client)
+
+    def live(self) -> list[object]:
+        return [client for client in self.simulation.clients if not client.gone and not client.outcome]
+
+    def cancel(self) -> None:
+        for client in self.rng.sample(self.live(), min(1, len(self.live()))):
+            self.simulation.cancel(client, self.rng.choice(("client_cancel", "client_disconnect")))  # type: ignore[arg-type]
+
+    def stop_choice(self) -> None:
+        for client in self.rng.sample(self.live(), min(1, len(self.live()))):
+            index = self.rng.randrange(len(client.seeds))  # type: ignore[attr-defined]
+            got = client.got[index]  # type: ignore[attr-defined]
+            if got and index not in client.ended and index not in client.cuts:  # type: ignore[attr-defined]
+                self.simulation.stop_choice(client, index, self.rng.randint(1, len(got)))  # type: ignore[arg-type]
+
+    def deliver(self) -> None:
+        self.simulation.deliver(self.gateway())
+
+    def lose_gateway(self) -> None:
+        rng, simulation = self.rng, self.simulation
+        if rng.random() < 0.7:
+            return
+        lost = simulation.lose_gateway(self.gateway())
+        new = simulation.add_gateway()
+        for client in lost:
+            # a stop string that the scheduler may not have heard of is told again by a real gateway; here it is not cut
+            if not client.cuts and rng.random() < 0.8:
+                simulation.resubmit(client, new)
+
+    def cut_worker(self) -> None:
+        if self.rng.random() < 0.3:
+            link = self.rng.choice(self.simulation.links)
+            if link.epoch:
+                self.simulation.disconnect(link, dead=self.rng.random() < 0.5, tell=self.rng.random() < 0.8)
+
+    def store_moves(self) -> None:
+        rng, simulation = self.rng, self.simulation
+        if "host" not in simulation.stores:
+            if rng.random() < 0.5:
+                simulation.add_store(self.store)
+            return
+        self.store.evict_some()
+        simulation.flush_store("host", lose=rng.random() < 0.2)
+        if rng.random() < 0.05:
+            simulation.kill_store("host")
+
+    def jump(self) -> None:
+        self.simulation.advance(self.rng.choice((50_000, 200_000)))
+
+    def run(self, events: int) -> Simulation:
+        simulation = self.simulation
+        moves: list[tuple[Callable[[], None], float]] = [
+            (self.submit, 5),
+            (self.cancel, 1),
+            (self.stop_choice, 1),
+            (self.deliver, 10),
+            (self.lose_gateway, 0.4),
+            (self.cut_worker, 0.5),
+            (self.store_moves, 2),
+            (self.jump, 0.3),
+        ]
+        names, weights = [move for move, _ in moves], [weight for _, weight in moves]
+        turn = 0
+        while simulation.events < events:
+            turn += 1
+            simulation.advance(self.rng.randint(500, 5000))
+            for link in simulation.links:
+                simulation.run_link(link)
+            if self.rng.random() < 0.3:
+                self.rng.choices(names, weights)[0]()
+            if turn % 50 == 0:
+                simulation.check_integrity()
+        simulation.settle()
+        simulation.check_clean()
+        return simulation
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_walk(seed: int) -> None:
+    simulation = Walk(seed).run(WALK_EVENTS // SEEDS)
+    counters = simulation.core.cell.counters
+    assert counters["requests_finished"] > 20
+
+
+def test_walks_reach_every_corner() -> None:
+    """A walk that never preempts, loads or loses a worker would prove nothing."""
+    total: dict[str, float] = {}
+    for seed in range(4):
+        for name, value in Walk(seed).run(2500).core.cell.counters.items():
+            total[name] = total.get(name, 0) + value
+    for name in (
+        "preemptions",
+        "offloaded_blocks",
+        "loaded_blocks",
+        "prefix_hit_tokens",
+        "mixed_steps",
+        "requests_attached",
+        "requests_finished",
+        "requests_cancelled",
+        "requests_rejected",
+        "requests_deadline",
+        "worker_losses",
+    ):
+        assert total[name] > 0, name
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_long_walk(seed: int) -> None:
+    Walk(seed).run(SOAK_EVENTS // 20)
