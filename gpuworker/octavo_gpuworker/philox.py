@@ -21,7 +21,7 @@ def uniforms(seed: int, position: int, count: int, purpose: int = PURPOSE_SAMPLE
     key = np.array([seed, purpose], dtype=np.uint64)
     counter = np.array([0, position, 0, 0], dtype=np.uint64)
     drawn = np.random.Generator(np.random.Philox(key=key, counter=counter)).random(count, dtype=np.float32)
-    drawn += _HALF_STEP
+    np.maximum(drawn, _HALF_STEP, out=drawn)  # 0 would be noise of minus infinity; adding would round the largest to 1
     return drawn
 
 

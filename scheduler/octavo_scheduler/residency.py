@@ -80,6 +80,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
         worker.last_progress_us = cell.now_us  # an idle worker was not stuck
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
+    worker.hungry[sequence] = None
     choice.sequence = sequence
     choice.phase = Phase.RUNNING
     choice.request.holds += 1
