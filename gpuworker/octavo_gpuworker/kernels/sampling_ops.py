@@ -7,6 +7,7 @@ temperature, min-p, top-k, top-p; log-probabilities come from the raw logits.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,7 +140,7 @@ def _penalize(logits: Tensor, penalties: Penalties) -> None:
 
 def _add_bias(logits: Tensor, bias: Bias) -> None:
     starts = bias.starts.tolist()
-    for row, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for row, (start, end) in enumerate(itertools.pairwise(starts)):
         logits[row, bias.tokens[start:end].long()] += bias.values[start:end]
 
 
