@@ -108,7 +108,7 @@ def moe_grouped_gemm_kernel(
         inside_run = tile - tl.sum(tl.where(chosen, through - tiles, 0), 0)
         row = tl.sum(tl.where(chosen, first, 0), 0) + inside_run * TILE_M + tl.arange(0, TILE_M)
         alive = row < tl.sum(tl.where(chosen, end, 0), 0)
-        if TOP_K:
+        if TOP_K:  # noqa: SIM108, a constexpr branch
             source = tl.load(order + row, mask=alive, other=0) // TOP_K
         else:
             source = row
