@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import re
 import subprocess
 import sys
@@ -16,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import triton
+from octavo.figures import Figure, Figures, write_figures
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -114,19 +113,14 @@ def compile_all(variants: Iterable[Variant], capability: int) -> Iterator[tuple[
             yield f"{variant.path}/sm_{capability}", compile_variant(variant, capability)
 
 
-def figures(rows: Mapping[str, Resources], target: str) -> dict[str, Any]:
-    """The rows as the JSON of design section 13: one result per KERNEL/VARIANT/sm_NN/figure."""
-    return {
-        "benchmark": "kernels-compile",
-        "machine": platform.machine(),
-        "config": {"target": target, "triton": triton.__version__},
-        "commit": "",
-        "results": [
-            {"name": f"{row}/{figure}", "value": value, "unit": FIGURES[figure], "n": 1, "spread": 0}
-            for row, resources in rows.items()
-            for figure, value in asdict(resources).items()
-        ],
-    }
+def figures(rows: Mapping[str, Resources], target: str) -> Figures:
+    """The rows in the form of design section 13: one result per KERNEL/VARIANT/sm_NN/figure."""
+    results = tuple(
+        Figure(f"{row}/{figure}", value, FIGURES[figure])
+        for row, resources in rows.items()
+        for figure, value in asdict(resources).items()
+    )
+    return Figures("kernels-compile", results, {"target": target, "triton": triton.__version__})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -138,16 +132,17 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="print the variants and compile nothing")
     options = parser.parse_args(argv)
     patterns = options.only or ["*"]
-    variants = [v for v in all_variants() if any(fnmatch(v.path, pattern) for pattern in patterns)]
+    capability = int(options.target.removeprefix("sm_"))
+    variants = [v for v in all_variants(capability) if any(fnmatch(v.path, pattern) for pattern in patterns)]
     if options.list:
         print("\n".join(variant.path for variant in variants))
         return 0
     rows: dict[str, Resources] = {}
-    for row, resources in compile_all(variants, int(options.target.removeprefix("sm_"))):
+    for row, resources in compile_all(variants, capability):
         rows[row] = resources
         print(row, *(f"{figure}={value}" for figure, value in asdict(resources).items()), flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps(figures(rows, options.target), indent=1))
+        write_figures(options.json, figures(rows, options.target))
     return 1 if any(resources.spills for resources in rows.values()) else 0
 
 
