@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
+from octavo_gpuworker.model.config import ModelConfig
+from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.step_buffer import StepBuffer
@@ -82,6 +84,7 @@ class GraphStats:
 class Forward(Protocol):
     """What GraphedForward needs of a decoder."""
 
+    config: ModelConfig
     device: torch.device
 
     def forward(self, inputs: StepInputs, pool: KvPool) -> Tensor: ...
@@ -125,6 +128,9 @@ class GraphedForward:
         self._contexts = context_buckets(max_model_len)
         self._steps: dict[tuple[int, int], _Step] = {}
         self.stats = GraphStats()
+        self.config = decoder.config
+        self.device = torch.device("cpu")
+        """Where `forward` wants its inputs: the copy to the GPU is its own."""
 
     def warm_up(self, max_seqs: int) -> None:
         """Captures every bucket up to `max_seqs` sequences, the largest first, so that the small ones reuse its memory."""
@@ -170,18 +176,6 @@ class GraphedForward:
         self.stats.padded_tokens += bucket[0] - count
         return step.logits[:count]
 
-    def counters(self) -> Mapping[str, float]:
-        """Flat figures for metrics."""
-        stats = self.stats
-        return {
-            "replays": stats.replays.total(),
-            "eager": stats.eager.total(),
-            "captures": stats.captures,
-            "tokens": stats.tokens,
-            "padded_tokens": stats.padded_tokens,
-            "hit_rate": stats.hit_rate,
-        }
-
     def _step(self, batch: int, context: int) -> _Step:
         found = self._steps.get((batch, context))
         if found is None:
@@ -200,3 +194,11 @@ def _moved(inputs: StepInputs, device: torch.device) -> StepInputs:
         return inputs
     moved = {name: getattr(inputs, name).to(device, non_blocking=True) for name in StepBuffer.ORDER}
     return replace(inputs, **moved)
+
+
+def graphed(decoder: Decoder, pool: KvPool, *, enabled: bool, max_model_len: int) -> GraphedForward | None:
+    """The decoder behind graphs where that can work: a CUDA device, and attention that reads lengths from device memory."""
+    attention = next(choice.chosen for choice in decoder.kernels.choices if choice.operation == "paged_attention")
+    if not enabled or decoder.device.type != "cuda" or attention != "triton":
+        return None
+    return GraphedForward(decoder, pool, CudaCapture(decoder.device), max_model_len=max_model_len)

@@ -9,11 +9,13 @@ import torch
 from octavo_gpuworker.graphs import BATCH_BUCKETS, GraphedForward, bucket_of, context_buckets
 from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.kernels.needs import needs_of
+from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.model.weights import LayerWeights, Weights
+from prometheus_client import CollectorRegistry
 
 CONFIG = ModelConfig(
     architecture="llama", layers=1, d_model=32, q_heads=2, kv_heads=1, head_dim=32, ffn=32, vocab_size=31, max_position=4096,
@@ -117,7 +119,11 @@ def test_what_no_bucket_holds_runs_eagerly_and_says_why(graphed, inputs, reason)
     assert not backend.graphs
     assert forward.stats.hit_rate == 0.0
     forward.forward(step([4]), pool)
-    assert forward.counters()["hit_rate"] == 0.5
+    assert forward.stats.hit_rate == 0.5
+    registry = CollectorRegistry()
+    WorkerMetrics(registry, 1, dict, forward.stats)
+    assert registry.get_sample_value("octavo_worker_graph_hit_ratio") == 0.5
+    assert registry.get_sample_value("octavo_worker_graph_eager_steps") == 1
 
 
 def test_a_context_beyond_the_largest_bucket(graphed) -> None:
