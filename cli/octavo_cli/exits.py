@@ -34,9 +34,14 @@ class StartFailed(OctavoError):
 
     default_reason = "start-failed"
 
-    def __init__(self, message: str, exit_code: int = FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = FAILED
+
+    @classmethod
+    def with_code(cls, message: str, code: int) -> StartFailed:
+        """The error that ends the command with the dead service's own exit code (a signal counts as failed)."""
+        error = cls(message)
+        error.exit_code = code if code > 0 else FAILED
+        return error
 
 
 def exit_code(error: OctavoError) -> int:

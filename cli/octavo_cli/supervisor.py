@@ -17,7 +17,7 @@ from typing import Protocol
 
 from octavo.v1 import admin_pb2
 
-from octavo_cli.exits import FAILED, StartFailed
+from octavo_cli.exits import StartFailed
 from octavo_cli.plan import STOP_ORDER, ServicePlan
 from octavo_cli.ports import reachable
 from octavo_cli.process import ServiceProcess, open_probe
@@ -114,7 +114,7 @@ class Supervisor:
             reason = reason_of_death(process.records, code)
             if not self.state.ready:
                 self._update(plan, state="dead", why=reason)
-                raise StartFailed(f"{plan.name} did not start: {reason}", code if code > 0 else FAILED)
+                raise StartFailed.with_code(f"{plan.name} did not start: {reason}", code)
             deaths = 0 if time.monotonic() - began_s > STABLE_AFTER_S else deaths
             backoff_s = min(FIRST_BACKOFF_S * 2**deaths, LAST_BACKOFF_S)
             deaths += 1

@@ -143,7 +143,7 @@ def _wait_ready(child: subprocess.Popen[bytes], run_dir: Path, log_path: Path, c
         code = child.poll()
         lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         if code is not None:
-            raise StartFailed(last_line(lines, log_path), code if code > 0 else FAILED)
+            raise StartFailed.with_code(last_line(lines, log_path), code)
         for line in lines[shown:]:
             if line.startswith(ERROR_PREFIX):  # its last word, which becomes our error
                 continue

@@ -23,7 +23,6 @@ from octavo.errors import (
     Unavailable,
     UnknownRequest,
 )
-from octavo.v1 import scheduler_pb2
 from opentelemetry.trace import Tracer
 
 from octavo_gateway import sampling_checks as check
@@ -133,8 +132,7 @@ class OctavoGateway:
 
     async def _encode(self, params: RequestParams) -> list[int]:
         chars = len(params.prompt_text or "") + sum(len(message.content) for message in params.messages)
-        if chars < THREAD_TEXT_CHARS or params.kind == "chat":
-            # A template is rendered under sys.settrace, which belongs to this thread.
+        if chars < THREAD_TEXT_CHARS:
             return self._admission.encode(params)
         return await asyncio.to_thread(self._admission.encode, params)
 
@@ -167,7 +165,7 @@ class OctavoGateway:
     def _name(self, live: LiveRequest, tenant: str, request_id: str, idempotency_key: str) -> None:
         """Lets others find the request until it ends."""
         for table, name in ((self._live, request_id), (self._by_key, idempotency_key)):
-            if name:
+            if name and not live.ended and (tenant, name) not in table:
                 table[tenant, name] = live
                 live.names.append((table, (tenant, name)))
 
@@ -195,6 +193,8 @@ class OctavoGateway:
             live.clients -= 1
             self._log_refused(span, live.error)
             raise live.error
+        if live.admitted is not None:  # one that was attached to may have other names than it was asked for by
+            self._name(live, live.admitted.tenant, live.admitted.request_id, live.admitted.idempotency_key)
 
     async def attach(self, request_id: str, idempotency_key: str, from_byte: int, edge: EdgeContext) -> Generation:
         span = RequestSpan(self._tracer, edge.edge, "attach", self._admission.model, edge.traceparent, time.time_ns())
@@ -225,18 +225,19 @@ class OctavoGateway:
         live = self._new_live(name, None, self._clock())
         # Known at once, so that a second attach waits for the same answer.
         self._name(live, tenant, request_id, idempotency_key)
-        order = scheduler_pb2.AttachOrder(request_id=name, idempotency_key=idempotency_key, tenant=tenant)
-        self._upstream.attach(live, order)
+        self._upstream.attach(live, tenant, idempotency_key)
         return live
 
     async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
         tenant = self._tenants.tenant_of(edge.api_key)
         if not check.name("request_id", request_id, MAX_NAME_CHARS):
             raise check.invalid("request_id", "it is empty; send the id of Started")
+        live = self._live.get((tenant, request_id))
+        name = live.wire_id if live is not None else wire_id(tenant, request_id)
         word = reason if reason in ("client_disconnect", "slow_client", "shutdown") else "client_cancel"
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                return await self._upstream.cancel_and_wait(wire_id(tenant, request_id), word)
+                return await self._upstream.cancel_and_wait(name, word)
         except TimeoutError:
             raise Unavailable("the scheduler did not confirm the cancel in time", reason="scheduler-slow") from None
 

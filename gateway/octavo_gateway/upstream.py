@@ -22,7 +22,6 @@ from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
 from octavo_gateway.admission import AdmittedRequest, Limits
 from octavo_gateway.choice import TokenGap
 from octavo_gateway.live import LiveRequest
-from octavo_gateway.request_state import load_state
 from octavo_gateway.requests import CancelOutcome
 from octavo_gateway.scheduler_wire import apply_event, limits_from, submit_message
 
@@ -119,9 +118,10 @@ class Upstream:
         self._register(live)
         self._send_submit(live)
 
-    def attach(self, live: LiveRequest, order: scheduler_pb2.AttachOrder) -> None:
-        """Registers a request whose state the scheduler holds, and asks for it."""
+    def attach(self, live: LiveRequest, tenant: str, idempotency_key: str) -> None:
+        """Registers a request whose state the scheduler holds, and asks for it by its name or key."""
         self._register(live)
+        order = scheduler_pb2.AttachOrder(request_id=live.wire_id, idempotency_key=idempotency_key, tenant=tenant)
         self._attaches[live.wire_id] = order
         self._send(scheduler_pb2.AttachGatewayRequest(attach=order))
 
@@ -286,28 +286,10 @@ class Upstream:
     def _dispatch(self, event: scheduler_pb2.RequestEvent) -> None:
         kind = event.WhichOneof("event")
         live = self._live.get(event.request_id)
-        if live is None and kind == "accepted" and event.accepted.attached:
-            live = self._renamed(event)
         if kind == "cancel_result":
             self._cancel_done(event, live)
         elif live is not None:
             apply_event(live, event)
-
-    def _renamed(self, event: scheduler_pb2.RequestEvent) -> LiveRequest | None:
-        """A request asked for by key answers under the name of its first submit: the key in its state tells which."""
-        stored = load_state(event.accepted.gateway_state, [])
-        for name, live in self._live.items():
-            order = self._attaches.get(name)
-            key, tenant = (order.idempotency_key, order.tenant) if order else ("", "")
-            if live.admitted is not None:
-                key, tenant = live.admitted.idempotency_key, live.admitted.tenant
-            if key and (key, tenant) == (stored.idempotency_key, stored.tenant) and not live.accepted.done():
-                self._live[event.request_id] = self._live.pop(name)
-                if order:
-                    self._attaches[event.request_id] = self._attaches.pop(name)
-                live.wire_id = event.request_id
-                return live
-        return None
 
     def _cancel_done(self, event: scheduler_pb2.RequestEvent, live: LiveRequest | None) -> None:
         result = event.cancel_result

@@ -1,8 +1,8 @@
 """Sampler: the next token of every row of a batch at once. A pure function of logits, parameters, seed and position.
 
 Order as in vLLM: penalties, bias, minimum length, then temperature, min-p, top-k, top-p; logprobs come from the raw
-logits. A token is drawn by inverting the CDF in vocabulary order at one Philox uniform per (seed, position), so a row's
-token never depends on the rows beside it.
+logits. A token is drawn as the argmax of logits plus Gumbel noise that depends on (seed, position, token) alone, so a
+row's token never depends on the rows beside it, and hardly on the last bits of its logits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo_gpuworker.orders import TokenLogprobs
-from octavo_gpuworker.philox import uniforms
+from octavo_gpuworker.orders import Sampling, TokenLogprobs
+from octavo_gpuworker.philox import gumbel
 from octavo_gpuworker.sequence import Sequence
+
+GREEDY_BELOW = 1e-5
+"""A lower temperature is greedy (as in vLLM): logits divided by it could leave float32's range and all become infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
     _penalize(logits, rows)
     _bias(logits, rows)
     tokens = logits.argmax(dim=1)
-    drawn = [i for i, seq in enumerate(rows) if seq.sampling.temperature > 0]
+    drawn = [i for i, seq in enumerate(rows) if seq.sampling.temperature > GREEDY_BELOW]
     if drawn:
         index = torch.tensor(drawn, device=logits.device)
         tokens[index] = _draw(logits[index], [rows[i] for i in drawn])
@@ -89,33 +92,30 @@ def _column(values: list[float], like: Tensor) -> Tensor:
 def _draw(logits: Tensor, rows: Rows[Sequence]) -> Tensor:
     """logits [R, V] -> [R] int64 tokens."""
     params = [seq.sampling for seq in rows]
-    probs = torch.softmax(logits / _column([p.temperature for p in params], logits), dim=1)
-    if any(p.min_p > 0 for p in params):
-        floor = probs.amax(dim=1, keepdim=True) * _column([p.min_p for p in params], probs)
-        probs = torch.where(probs < floor, torch.zeros((), device=probs.device), probs)
-    cut = [i for i, p in enumerate(params) if p.top_k > 0 or p.top_p < 1]
+    scaled = logits / _column([p.temperature for p in params], logits)
+    cut = [i for i, p in enumerate(params) if p.top_k > 0 or p.top_p < 1 or p.min_p > 0]
     if cut:
-        index = torch.tensor(cut, device=probs.device)
-        probs[index] = _truncate(probs[index], [params[i].top_k for i in cut], [params[i].top_p for i in cut])
-    seeds = np.array([seq.seed for seq in rows], dtype=np.uint64)
-    positions = np.array([len(seq.tokens) for seq in rows], dtype=np.uint64)
-    cumulative = probs.double().cumsum(dim=1)
-    target = torch.from_numpy(uniforms(seeds, positions)).to(probs.device)[:, None] * cumulative[:, -1:]
-    # right=True skips tokens of probability 0 whose cumulative equals the target
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp_(max=probs.shape[1] - 1)
+        index = torch.tensor(cut, device=logits.device)
+        probs = torch.softmax(scaled[index], dim=1)
+        kept = _truncate(probs, [params[i] for i in cut])
+        scaled[index] = scaled[index].masked_fill_(~kept, float("-inf"))
+    noise = gumbel([seq.seed for seq in rows], [len(seq.tokens) for seq in rows], logits.shape[1])
+    return scaled.add_(torch.from_numpy(noise).to(logits.device)).argmax(dim=1)
 
 
-def _truncate(probs: Tensor, top_k: list[int], top_p: list[float]) -> Tensor:
-    """Zeroes what top-k, then top-p (nucleus, arXiv 1904.09751) leave out; ties with the last kept token stay."""
-    ordered = probs.sort(dim=1, descending=True).values
+def _truncate(probs: Tensor, params: list[Sampling]) -> Tensor:
+    """[R, V] bool: what min-p, then top-k, then top-p (nucleus, arXiv 1904.09751) keep; ties with the last kept token stay."""
+    floor = probs.amax(dim=1, keepdim=True) * _column([p.min_p for p in params], probs)
     size = probs.shape[1]
-    last = torch.tensor([min(k, size) - 1 if k > 0 else size - 1 for k in top_k], device=probs.device)[:, None]
-    ordered = torch.where(ordered < ordered.gather(1, last), torch.zeros((), device=probs.device), ordered)
+    top_k = [p.top_k if 0 < p.top_k < size else size for p in params]
+    ordered = probs.sort(dim=1, descending=True).values
+    floor = torch.maximum(floor, ordered.gather(1, torch.tensor(top_k, device=probs.device)[:, None] - 1))
+    ordered = torch.where(ordered < floor, torch.zeros((), device=probs.device), ordered)
     cumulative = ordered.double().cumsum(dim=1)
-    share = cumulative[:, -1:] * torch.tensor(top_p, dtype=torch.float64, device=probs.device)[:, None]
-    kept = (cumulative - ordered < share) & (ordered > 0)
-    floor = ordered.gather(1, (kept.sum(dim=1, keepdim=True) - 1).clamp_(min=0))
-    return torch.where(probs < floor, torch.zeros((), device=probs.device), probs)
+    share = cumulative[:, -1:] * _column([p.top_p for p in params], cumulative)
+    within = (cumulative - ordered < share) & (ordered > 0)
+    last = ordered.gather(1, (within.sum(dim=1, keepdim=True) - 1).clamp_(min=0))
+    return probs >= torch.maximum(floor, last)
 
 
 def _logprobs(raw: Tensor, chosen: list[int], rows: Rows[Sequence]) -> list[TokenLogprobs]:

@@ -20,9 +20,9 @@ def span_recorder(tracer: trace.Tracer, worker_id: str, block_tokens: int) -> Ca
             return
         computed = sum(tokens for _, tokens in seq.chunks)
         common: dict[str, AttributeValue] = {
-            "octavo.worker.id": worker_id,
+            "octavo.worker_id": worker_id,
             "octavo.seq": seq.seq,
-            "octavo.request.id": seq.request_id,
+            "octavo.request_id": seq.request_id,
         }
         prefill_end = seq.first_token_ns or end.end_ns
         record_span(
@@ -37,7 +37,7 @@ def span_recorder(tracer: trace.Tracer, worker_id: str, block_tokens: int) -> Ca
                 "octavo.prefill.cached_tokens": max(0, seq.resumed_len - computed),
                 "octavo.prefill.chunks": len(seq.chunks),
                 "octavo.kv.blocks": len(seq.blocks),
-                "octavo.worker.wait_us": (seq.started_ns - seq.admitted_ns) // 1000,
+                "octavo.worker_wait_us": (seq.started_ns - seq.admitted_ns) // 1000,
             },
             events=[("chunk", at_ns, {"octavo.tokens": tokens}) for at_ns, tokens in seq.chunks],
         )

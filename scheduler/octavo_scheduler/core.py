@@ -78,6 +78,9 @@ class Core:
         if cell.admission_due:
             cell.admission_due = False
             self._admit_waiting()
+            for worker in cell.fleet.workers.values():
+                if worker.hungry:  # a newcomer's horizon travels with its admission; shortage is seen at the next event
+                    top_up(worker, cell.policy)
         for worker in cell.fleet.workers.values():
             if worker.offload_candidates:
                 self._offload(worker)

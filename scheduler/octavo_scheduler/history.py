@@ -24,7 +24,7 @@ class OutputHistory:
     def observe(self, tenant: str, output_tokens: int) -> None:
         """One finished choice."""
         estimate = self._estimates.pop(tenant, float(self._default))
-        step = max(1.0, 0.1 * estimate)
+        step = max(1.0, 0.05 * estimate)
         estimate += step * _QUANTILE if output_tokens > estimate else -step * (1 - _QUANTILE)
         self._estimates[tenant] = max(1.0, estimate)
         if len(self._estimates) > _MAX_TENANTS:

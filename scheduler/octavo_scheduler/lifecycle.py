@@ -250,12 +250,13 @@ def cancel(cell: Cell, event: Cancelled) -> None:
     if gateway is None:
         return
     delivery = gateway.deliveries.get(event.request_id)
-    request = delivery.request if delivery is not None else None
-    if request is None or delivery is None or (request.outcome is not None and request.cancel is None):
+    # another gateway's request may be cancelled through this one
+    request = cell.registry.find_live(event.request_id) if delivery is None else delivery.request
+    if request is None or (request.outcome is not None and request.cancel is None):
         gateway.cancel_results.append((event.request_id, CancelAnswer(False)))
         cell.effects.dirty_gateways.add(event.gateway)
         return
-    if event.reason in DETACHING and len(request.deliveries) > 1 and request.live:
+    if delivery is not None and event.reason in DETACHING and len(request.deliveries) > 1 and request.live:
         delivery.own_outcome = Outcome("cancelled", event.reason, "this client detached; another one is attached")
         request.deliveries.remove(delivery)
         gateway.dirty[delivery] = None

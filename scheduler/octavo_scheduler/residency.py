@@ -80,6 +80,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
         worker.last_progress_us = cell.now_us  # an idle worker was not stuck
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
+    worker.hungry[sequence] = None
     choice.sequence = sequence
     choice.phase = Phase.RUNNING
     choice.request.holds += 1
@@ -90,6 +91,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker, base = plan.worker, len(plan.matched)
     blocks = leader.blocks[base : base + len(plan.load_keys)]
     transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base)
+    cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
     worker.transfers[transfer.xfer_id] = transfer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -66,17 +66,13 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         welcome = wpb.AttachWorkerResponse(
             epoch=epoch, number=1, welcome=wpb.WorkerWelcome(scheduler_boot_id=driver.boot_id)
         )
-        try:
-            await self._write(context, welcome)
-            await self._serve(
-                context,
-                connection,
-                self._read_worker(context, connection, join_message.number),
-                self._write_worker(context, connection),
-            )
-        finally:
+
+        def leave() -> None:
             driver.workers.pop(epoch, None)
             driver.feed(events.WorkerLost(driver.clock_us(), epoch, connection.why or "stream closed"))
+
+        reader = self._read_worker(context, connection, join_message.number)
+        await self._serve(context, connection, welcome, reader, self._write_worker(context, connection), leave)
 
     async def _read_worker(self, context: Context, connection: WorkerConnection, number: int) -> None:
         driver, said_hello = self._driver, False
@@ -110,6 +106,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         number = 1
         while True:
             await connection.wake.wait()
+            if connection.closed.is_set():
+                return
             connection.wake.clear()
             batch, connection.orders = connection.orders, []
             for orders in wire.write_orders(batch):
@@ -131,16 +129,15 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         self._log.info("gateway %s dialled in", hello.gateway_id)
         driver.feed(events.GatewayJoined(driver.clock_us(), connection.number, hello.gateway_id))
         connection.wake.set()
-        try:
-            await self._serve(
-                context,
-                connection,
-                self._read_gateway(context, connection),
-                self._write_gateway(context, connection),
-            )
-        finally:
+
+        def leave() -> None:
             driver.gateways.pop(connection.number, None)
             driver.feed(events.GatewayLost(driver.clock_us(), connection.number))
+
+        welcome = pb.AttachGatewayResponse(welcome=self.welcome())
+        connection.welcome_due = False
+        reader, writer = self._read_gateway(context, connection), self._write_gateway(context, connection)
+        await self._serve(context, connection, welcome, reader, writer, leave)
 
     async def _read_gateway(self, context: Context, connection: GatewayConnection) -> None:
         driver = self._driver
@@ -159,12 +156,14 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             except TimeoutError:
                 await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat()))
                 continue
+            if connection.closed.is_set():
+                return
             connection.wake.clear()
             if connection.welcome_due:
                 connection.welcome_due = False
                 await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
             # what comes while a write is under way is in the cursors, and leaves with the next message
-            while updates := self._driver.core.collect(connection.number):
+            while not connection.closed.is_set() and (updates := self._driver.core.collect(connection.number)):
                 batch = [event for update in updates for event in wire.write_update(update)]
                 await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)))
 
@@ -198,17 +197,16 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             other.close("the kvstore dialled in again")
         driver.stores[hello.store_id] = connection
         self._log.info("kvstore %s dialled in", hello.store_id)
-        try:
-            welcome = pb.StoreWelcome(scheduler_boot_id=driver.boot_id)
-            await self._write(context, pb.AttachStoreResponse(welcome=welcome))
-            driver.feed(events.StoreJoined(driver.clock_us(), hello.store_id, connection.number))
-            await self._serve(
-                context, connection, self._read_store(context, connection), self._write_store(context, connection)
-            )
-        finally:
+
+        def leave() -> None:
             if driver.stores.get(hello.store_id) is connection:
                 del driver.stores[hello.store_id]
             driver.feed(events.StoreLost(driver.clock_us(), hello.store_id, connection.number))
+
+        driver.feed(events.StoreJoined(driver.clock_us(), hello.store_id, connection.number))
+        welcome = pb.AttachStoreResponse(welcome=pb.StoreWelcome(scheduler_boot_id=driver.boot_id))
+        reader, writer = self._read_store(context, connection), self._write_store(context, connection)
+        await self._serve(context, connection, welcome, reader, writer, leave)
 
     async def _read_store(self, context: Context, connection: StoreConnection) -> None:
         driver = self._driver
@@ -226,6 +224,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             except TimeoutError:
                 await self._write(context, pb.AttachStoreResponse(heartbeat=pb.Heartbeat()))
                 continue
+            if connection.closed.is_set():
+                return
             connection.wake.clear()
             if connection.inventory_due:
                 connection.inventory_due = False
@@ -256,36 +256,62 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         self,
         context: Context,
         connection: Connection,
+        welcome: object,
         reader: Coroutine[Any, Any, None],
         writer: Coroutine[Any, Any, None],
+        leave: Callable[[], None],
     ) -> None:
-        """Runs both directions until one ends or the driver closes the connection; then the stream ends with a reason."""
-        tasks: set[asyncio.Future[Any]] = {
-            asyncio.ensure_future(reader),
-            asyncio.ensure_future(writer),
-            asyncio.ensure_future(connection.closed.wait()),
-        }
-        status_code = grpc.StatusCode.UNAVAILABLE
+        """Welcome, then both directions until one ends or the driver closes the connection; `leave`, then a status."""
+        tasks: set[asyncio.Future[Any]] = set()
         try:
-            done, _pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                error = task.exception()
-                if isinstance(error, StreamClosed | wire.WireError | TimeoutError):
-                    connection.close(str(error) or "silent for too long")
-                    if isinstance(error, wire.WireError):
-                        status_code = grpc.StatusCode.INVALID_ARGUMENT
-                elif error is not None and not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
-                    connection.close(f"{type(error).__name__}: {error}")
-                    self._log.error("a stream failed", exc_info=error)
+            status_code = await self._run_both(context, connection, welcome, reader, writer, tasks)
         except asyncio.CancelledError:
             connection.close("cancelled by the peer or by the server's stop")
             return  # the call is over, nobody reads a status
         finally:
             await _cancel_all(tasks)
-        why = connection.why or "closed"
-        self._log.info("stream of %s ends: %s", type(connection).__name__.removesuffix("Connection").lower(), why)
+            reader.close()
+            writer.close()
+            # before the status: a peer that takes no byte takes no status either, and its requests must not wait for it
+            leave()
+        kind = type(connection).__name__.removesuffix("Connection").lower()
+        self._log.info("stream of a %s ends: %s", kind, connection.why)
         if not context.cancelled() and not context.done():
-            await context.abort(status_code, why)
+            try:
+                async with asyncio.timeout(self._stuck_write_s):
+                    await context.abort(status_code, connection.why)
+            except (grpc.aio.InternalError, TimeoutError):
+                self._log.debug("stream of a %s: its peer takes no status", kind)
+
+    async def _run_both(
+        self,
+        context: Context,
+        connection: Connection,
+        welcome: object,
+        reader: Coroutine[Any, Any, None],
+        writer: Coroutine[Any, Any, None],
+        tasks: set[asyncio.Future[Any]],
+    ) -> grpc.StatusCode:
+        try:
+            await self._write(context, welcome)
+        except StreamClosed as error:
+            connection.close(str(error))
+            return grpc.StatusCode.UNAVAILABLE
+        writing = asyncio.ensure_future(writer)
+        tasks |= {writing, asyncio.ensure_future(reader), asyncio.ensure_future(connection.closed.wait())}
+        done, _pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        status_code = grpc.StatusCode.UNAVAILABLE
+        for failure in [task.exception() for task in done]:
+            if isinstance(failure, wire.WireError):
+                status_code = grpc.StatusCode.INVALID_ARGUMENT
+            elif failure is not None and not isinstance(failure, StreamClosed | TimeoutError):
+                self._log.error("a stream failed", exc_info=failure)
+            if failure is not None:
+                connection.close(str(failure) or "silent for too long")
+        connection.close("closed")
+        # a status cannot be sent beside a message that is under way: the writer ends by itself, or is stuck
+        await asyncio.wait({writing}, timeout=self._stuck_write_s)
+        return status_code
 
 
 async def _cancel_all(tasks: set[asyncio.Future[Any]]) -> None:

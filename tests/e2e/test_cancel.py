@@ -76,10 +76,13 @@ async def test_n3_and_queued_requests_are_cancelled_too(cluster: Cluster) -> Non
     async with cluster.channel() as channel:
         stub = cluster.inference(channel)
         calls = [stub.Generate(generate(n=3)) for _ in range(14)]
-        await first_deltas(calls[0], 2)
-        assert (await cluster.status()).requests_waiting > 0
+        readers = [asyncio.create_task(first_deltas(call, 10_000)) for call in calls]
+        async with asyncio.timeout(20):
+            while not ((status := await cluster.status()).requests_waiting and status.requests_running):
+                await asyncio.sleep(0.02)
         for call in calls:
             call.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
         await cluster.settle()
 
 

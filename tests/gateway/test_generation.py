@@ -219,13 +219,14 @@ async def test_attach_rebuilds_the_text_from_the_schedulers_state(stack: Any, re
         reading = asyncio.create_task(collect(stack.stub.Attach(attach)))
         order = await stack.scheduler.next("attach")
         assert order.idempotency_key == ("k1" if by_key else "")
+        label = order.request_id  # events come under the name that this gateway used
         stack.scheduler.accept(
-            "r1", attached=True, gateway_state=submit.gateway_state, prompt_tokens=submit.prompt_tokens
+            label, attached=True, gateway_state=submit.gateway_state, prompt_tokens=submit.prompt_tokens
         )
-        stack.scheduler.tokens("r1", ids[:5])
-        stack.scheduler.tokens("r1", ids[5:], start=5)
+        stack.scheduler.tokens(label, ids[:5])
+        stack.scheduler.tokens(label, ids[5:], start=5)
         await stack.scheduler.next("stop_choice")
-        end(stack, "r1", len(ids), "stop")
+        end(stack, label, len(ids), "stop")
         responses = await reading
         got = "".join(response.delta.text for response in responses)
         assert got == "ab 🌶 ".encode()[from_byte:].decode("utf-8", "ignore")
@@ -338,3 +339,26 @@ async def test_a_drain_that_runs_out_of_time_ends_every_request(stack: Any, requ
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await running
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_request_attached_by_key_is_cancelled_by_its_own_id(stack: Any, request_of: Any) -> None:
+    running = asyncio.create_task(
+        collect(stack.stub.Generate(request_of(context={"request_id": "r1", "idempotency_key": "k"})))
+    )
+    submit = await stack.scheduler.next("submit")
+    stack.scheduler.finish("r1", "failed", reason="worker-failed")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await running
+    attached = asyncio.create_task(collect(stack.stub.Attach(pb.AttachRequest(idempotency_key="k"))))
+    label = (await stack.scheduler.next("attach")).request_id
+    state = {"gateway_state": submit.gateway_state, "prompt_tokens": submit.prompt_tokens}
+    stack.scheduler.accept(label, attached=True, **state)
+    live = next(iter(stack.upstream._live.values()))
+    await stack.until(lambda: live.wakeups)
+    cancelling = asyncio.ensure_future(stack.stub.Cancel(pb.CancelRequest(request_id="r1")))
+    assert (await stack.scheduler.next("cancel")).request_id == label
+    stack.scheduler.finish(label, "cancelled", reason="client_cancel")
+    stack.scheduler.cancelled(label, found=True, outcome="cancelled")
+    assert (await cancelling).found
+    with pytest.raises(grpc.aio.AioRpcError):
+        await attached

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
-
 from octavo_scheduler.blocks import BlockPool, OutOfBlocks
 from octavo_scheduler.prefix import PrefixIndex
 

@@ -165,7 +165,7 @@ async def test_malformed_bytes_end_one_stream_and_name_the_field() -> None:
         await good.until(lambda: "a" in good.finished)
 
 
-async def test_a_silent_worker_is_lost() -> None:
+async def test_a_silent_worker_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     policy = Policy(worker_silence_us=300_000)
     async with (
         running_cell(policy) as cell,
@@ -180,7 +180,7 @@ async def test_a_silent_worker_is_lost() -> None:
         frozen.freeze = False
         await gateway.until(lambda: "a" in gateway.finished)
         assert gateway.finished["a"].outcome == "finished"
-        assert any("silent" in text for text in frozen.details)
+        assert "silent for 0.3 s" in caplog.text
 
 
 async def test_a_broken_gateway_stream_resumes_from_what_was_emitted() -> None:
@@ -248,3 +248,27 @@ async def test_status_of_a_draining_cell() -> None:
 def test_packed_tokens_of_a_wrong_length_are_refused(size: int) -> None:
     with pytest.raises(WireError, match="prompt_tokens"):
         tokens_array(pack_u32([1])[:size], "prompt_tokens")
+
+
+async def test_a_gateway_that_stops_reading_loses_its_stream_alone() -> None:
+    async with (
+        running_cell(stuck_write_s=0.3) as cell,
+        running_worker(cell, chaos(1)),
+        LiveGateway(cell.channel, "good") as good,
+    ):
+        await good.until(lambda: good.welcome.ready)
+        await good.submit("a", [1, 2, 3], 100, gateway_state=bytes(1_500_000))
+        stub = pb_grpc.SchedulerServiceStub(cell.channel)  # type: ignore[no-untyped-call]
+        call = stub.AttachGateway()
+        await call.write(pb.AttachGatewayRequest(hello=pb.GatewayHello(gateway_id="deaf")))
+        for _ in range(20):
+            await call.write(pb.AttachGatewayRequest(attach=pb.AttachOrder(request_id="a", tenant="default")))
+        names = lambda: {item.gateway_id for item in cell.driver.gateways.values()}  # noqa: E731
+        async with asyncio.timeout(10):
+            while "deaf" not in names():
+                await asyncio.sleep(0.01)
+            while "deaf" in names():
+                await asyncio.sleep(0.01)
+        await good.until(lambda: "a" in good.finished)
+        assert good.got["a"][0] == expected_output(1, 3, 100, [])[0]
+        call.cancel()

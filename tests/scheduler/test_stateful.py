@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-
 from octavo_scheduler.policy import Policy
+
 from tests.scheduler.chaos import ChaosStore, ChaosWorker
 from tests.scheduler.harness import Client, Simulation
 

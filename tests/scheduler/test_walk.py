@@ -15,7 +15,7 @@ from octavo_scheduler.policy import Policy
 from tests.scheduler.chaos import ChaosStore, ChaosWorker
 from tests.scheduler.harness import Simulation
 
-WALK_EVENTS = 30_000
+WALK_EVENTS = 60_000
 """Events fed to the core by `make test`, over all seeds."""
 SEEDS = 10
 SOAK_EVENTS = 2_000_000

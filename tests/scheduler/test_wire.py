@@ -1,0 +1,118 @@
+"""Proto to events and back: nothing is lost, and damaged bytes are named."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from octavo.manifest import Manifest
+from octavo.packing import pack_u32
+from octavo.v1 import scheduler_pb2 as pb
+from octavo.v1 import worker_pb2 as wpb
+from octavo_scheduler import orders, wire
+from octavo_scheduler.connections import fold_epoch
+from octavo_scheduler.events import Finish, FirstToken, Released, Reported, TransferDone
+from octavo_scheduler.settings import policy_from
+
+from tests.scheduler.chaos_link import read_order, write_report
+
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+blocks = st.lists(u32, max_size=5)
+keys = st.lists(st.binary(min_size=32, max_size=32), max_size=4)
+
+any_order = st.one_of(
+    st.builds(orders.Grant, u64, blocks),
+    st.builds(orders.Stop, u64, st.sampled_from(["cancel", "preempt"])),
+    st.builds(orders.Label, blocks, keys),
+    st.builds(orders.Offload, u64, blocks, keys),
+    st.builds(orders.Load, u64, keys, blocks, u64),
+    st.builds(orders.Update, u64, u32, st.booleans(), u32),
+    st.builds(orders.StepPolicy, u32, u32, u32),
+    st.builds(
+        orders.Admit,
+        seq=u64,
+        slot=u32,
+        tokens=blocks.map(pack_u32),
+        prompt_len=u32,
+        cached_len=u32,
+        block_ids=blocks,
+        sampling=blocks.map(lambda ids: wpb.SamplingParams(stop_ids=pack_u32(ids)).SerializeToString()),
+        seed=u64,
+        deadline_us=u64,
+        rank=u32,
+        max_len=u32,
+        request_id=st.text(max_size=5),
+        traceparent=st.text(max_size=5),
+        wait_xfer=u64,
+        wait_base=u32,
+        siblings=st.lists(st.builds(orders.SiblingAdmit, u64, u32, u64, blocks), max_size=2),
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(any_order, max_size=6))
+def test_orders_survive_the_wire(batch: list[orders.Order]) -> None:
+    sent = [order for message in wire.write_orders(batch) for order in message.orders]
+    for order in batch:
+        if isinstance(order, orders.Admit):
+            order.sampling = wpb.SamplingParams.FromString(order.sampling).stop_ids
+    assert [read_order(order) for order in sent] == batch
+
+
+def test_big_batches_are_split_below_the_message_limit() -> None:
+    admit = orders.Admit(1, 0, bytes(4 * 200_000), 1, 0, [1], b"", 1, 0, 1, 9, "r", "")
+    messages = list(wire.write_orders([admit] * 8))
+    assert len(messages) > 1 and max(message.ByteSize() for message in messages) < 4 * 2**20
+    assert sum(len(message.orders) for message in messages) == 8
+
+
+def test_a_report_survives_the_wire() -> None:
+    report = Reported(
+        5,
+        7,
+        step=9,
+        steps=2,
+        slots=[0, 3],
+        counts=[2, 1],
+        tokens=array("I", [5, 6, 7]),
+        computed_len=[10, 20],
+        finishes=[Finish(3, 99, "stop", 7, "m")],
+        logprobs=[wpb.Logprobs(token=5, logprob=-1.5).SerializeToString()],
+        released=[Released(99, 21, 20)],
+        transfers_done=[TransferDone(4, 2, 100, 5, 6)],
+        starved=[1],
+        first_tokens=[FirstToken(99, 1, 2, 3)],
+        wall_us=777,
+        prefill_tokens=3,
+        decode_seqs=2,
+        live_seqs=[99],
+        live_transfers=[4],
+    )
+    assert wire.read_report(write_report(report), 7, 5) == report
+
+
+def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
+    with pytest.raises(wire.WireError, match="slots"):
+        wire.read_report(wpb.Report(slots=pack_u32([1]), counts=pack_u32([1, 2])), 1, 1)
+    with pytest.raises(wire.WireError, match="counts"):
+        wire.read_report(wpb.Report(counts=b"abc"), 1, 1)
+    with pytest.raises(wire.WireError, match="resident_keys"):
+        wire.read_hello(wpb.WorkerHello(resident_blocks=pack_u32([1])), 1, "w", 1)
+    with pytest.raises(wire.WireError, match="prompt_keys"):
+        wire.read_submit(pb.Submit(prompt_keys=b"short"), 1, 1)
+
+
+def test_an_epoch_depends_on_all_three_and_is_never_zero() -> None:
+    names = [("s", "w", 1), ("s", "w", 2), ("s", "v", 1), ("t", "w", 1)]
+    epochs = {fold_epoch(*name) for name in names}
+    assert len(epochs) == 4 and 0 not in epochs and max(epochs) < 2**64
+
+
+def test_the_policy_comes_from_the_manifest() -> None:
+    policy = policy_from(Manifest())
+    assert policy.max_num_seqs == Manifest().scheduler.max_num_seqs
+    assert policy.worker_silence_us == int(Manifest().scheduler.worker_silence_s * 1e6)
