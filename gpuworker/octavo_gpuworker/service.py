@@ -133,9 +133,7 @@ class Worker:
         layout = f"{pool.block_tokens} {pool.dtype} {tuple(pool.tensor.shape[1:])}".encode()
         self.root_key = blake3(decoder.fingerprint + layout).digest()
         self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens)
-        self.graphs = graphed(
-            decoder, pool, enabled=manifest.engine.cuda_graphs, max_model_len=self.max_model_len
-        )
+        self.graphs = graphed(decoder, pool, enabled=manifest.engine.cuda_graphs, max_model_len=self.max_model_len)
         self._metrics = WorkerMetrics(
             host.metrics,
             pool.num_blocks,
