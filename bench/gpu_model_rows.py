@@ -38,6 +38,7 @@ def row_wise(setting: Setting) -> Iterator[Row]:
     for tokens in (setting.size(32, 2), setting.size(4096, 3)):
         x, weight = setting.randn(tokens, width), setting.randn(width)
         residual = setting.randn(tokens, width, dtype=torch.float32)
+        kept, other = residual.clone(), residual.clone()
         add_norm = compiled(setting, add_rms_norm_torch)
         yield Row(
             f"add_rms_norm/{tokens}",
@@ -45,8 +46,8 @@ def row_wise(setting: Setting) -> Iterator[Row]:
             lambda x=x, r=residual, w=weight: add_rms_norm_torch(x.float(), r.clone(), w.float(), 1e-5)[0],
             tolerance,
             roofline.rms_norm(tokens, width, size, 4),
-            {"compile": lambda x=x, r=residual.clone(), w=weight, f=add_norm: f(x, r, w, 1e-5)},
-            lambda x=x, r=residual.clone(), w=weight: add_rms_norm_triton(x, r, w, 1e-5),
+            {"compile": lambda x=x, r=other, w=weight, f=add_norm: f(x, r, w, 1e-5)},
+            lambda x=x, r=kept, w=weight: add_rms_norm_triton(x, r, w, 1e-5),
         )
         gate_up = setting.randn(tokens, 2 * ffn)
         for name, kernel, twin in (

@@ -52,8 +52,9 @@ def decode_tile(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool, c
     height = max(16, power_of_two_at_least(rows))
     if dtype == torch.float32:
         return Tile(height, 16, 8 if head_dim > 64 else 4, 1)
-    keys = 32 if quantized and capability < 90 else 64
-    return Tile(height, keys, 8 if height * head_dim > 32 * 128 else 4, 5)
+    tight = quantized and capability < 90
+    wide = height * head_dim > 32 * 128 or (tight and height >= 32)
+    return Tile(height, 32 if tight else 64, 8 if wide else 4, 5)
 
 
 def decode_rows(dtype: torch.dtype) -> int:
