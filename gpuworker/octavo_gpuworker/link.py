@@ -16,7 +16,8 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import scheduler_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
-from octavo_gpuworker.orders import Report
+from octavo_gpuworker.engine import LoadedBlock
+from octavo_gpuworker.orders import Order, Report, TransferDone
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
 from octavo_gpuworker.wire import orders_from, report_to
@@ -83,6 +84,8 @@ class SchedulerLink:
                     reason = f"{error.code().name}: {error.details()}"
                 except ProtocolError as error:
                     reason = f"protocol: {error}"
+                except asyncio.InvalidStateError:  # grpc.aio's word for a write to a call that has ended already
+                    reason = "the stream ended while a message was about to be written"
                 was_joined, self._joined = self._joined, False
                 self._on_state(False)
                 if was_joined:
@@ -113,7 +116,7 @@ class SchedulerLink:
             writer = self._loop.create_task(self._write(call, welcome.epoch))
             try:
                 async for orders in self._read(call, welcome.epoch, writer):
-                    self._steps.post(list(orders_from(orders)))
+                    self._steps.post(_readable(orders))
             finally:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
@@ -158,6 +161,13 @@ class SchedulerLink:
                 raise ProtocolError(f"{self._outbox.qsize()} reports wait: the scheduler has stopped reading")
             number += 1
             await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=report_to(report)))
+
+
+def _readable(message: pb.Orders) -> list[Order | LoadedBlock | TransferDone]:
+    try:
+        return list(orders_from(message))
+    except ValueError as error:
+        raise ProtocolError(f"orders that cannot be read: {error}") from error
 
 
 async def _raise_status(call: Call) -> None:

@@ -18,6 +18,9 @@ from octavo_gpuworker.orders import Sampling, TokenLogprobs
 from octavo_gpuworker.philox import gumbel
 from octavo_gpuworker.sequence import Sequence
 
+GREEDY_BELOW = 1e-5
+"""A lower temperature is greedy (as in vLLM): logits divided by it could leave float32's range and all become infinite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
@@ -40,7 +43,7 @@ def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
     _penalize(logits, rows)
     _bias(logits, rows)
     tokens = logits.argmax(dim=1)
-    drawn = [i for i, seq in enumerate(rows) if seq.sampling.temperature > 0]
+    drawn = [i for i, seq in enumerate(rows) if seq.sampling.temperature > GREEDY_BELOW]
     if drawn:
         index = torch.tensor(drawn, device=logits.device)
         tokens[index] = _draw(logits[index], [rows[i] for i in drawn])

@@ -7,6 +7,7 @@ the leading run that is whole, and the sequence prefills the rest.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -23,6 +24,7 @@ from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, TransferDone
 
 LOAD_LIMIT_S = 1.0
 OFFLOAD_LIMIT_S = 10.0
+log = logging.getLogger(__name__)
 FAILURES = (grpc.aio.AioRpcError, TimeoutError, ConnectionError, ValueError)
 
 
@@ -74,7 +76,13 @@ class Transfers:
         run = self._load(order) if isinstance(order, LoadOrder) else self._offload(order)
         task = self._loop.create_task(run)
         self._tasks[order.xfer_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(order.xfer_id, None))
+        task.add_done_callback(lambda ended: self._forget(order.xfer_id, ended))
+
+    def _forget(self, xfer_id: int, ended: asyncio.Task[None]) -> None:
+        self._tasks.pop(xfer_id, None)
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            log.error("transfer %d failed: %s: %s", xfer_id, type(error).__name__, error)
+            self._post([TransferDone(xfer_id, 0)])  # else its blocks would be held for ever
 
     async def _load(self, order: LoadOrder) -> None:
         started = time.monotonic_ns()
@@ -92,7 +100,7 @@ class Transfers:
                         keys=pack_keys(order.keys[: lease.held]), layout=self._layout, lease=lease.lease
                     )
                     async for block in self._store.Get(request):
-                        if not self._whole(block, order.keys[ok]):
+                        if ok == len(order.keys) or not self._whole(block, order.keys[ok]):
                             break
                         self._post([LoadedBlock(order.xfer_id, order.blocks[ok], block.payload)])
                         ok, size = ok + 1, size + len(block.payload)

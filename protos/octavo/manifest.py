@@ -70,6 +70,8 @@ class Engine:
     """Where the model runs."""
     kernels: Literal["auto", "torch", "triton", "strict"] = "auto"
     """Which rows of the operation table may be chosen."""
+    cuda_graphs: bool = True
+    """Capture decode steps and replay them, on a CUDA device with Triton attention."""
     threads: int = 0
     """Compute threads of the worker; 0: all cores."""
     tensor_parallel: int = 1

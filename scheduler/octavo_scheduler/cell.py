@@ -18,6 +18,7 @@ from octavo_scheduler.slo import SloClass, parse_classes
 COUNTERS = (
     "preemptions",
     "offloaded_blocks",
+    "loads_started",
     "loaded_blocks",
     "prefix_hit_tokens",
     "tier_hit_tokens",
@@ -25,6 +26,7 @@ COUNTERS = (
     "decode_tokens",
     "steps",
     "mixed_steps",
+    "starved_steps",
     "reports",
     "requests_submitted",
     "requests_attached",

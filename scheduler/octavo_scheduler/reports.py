@@ -101,6 +101,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         if sequence is not None and not sequence.stopping:
             worker.hungry[sequence] = None
     worker.starved = len(report.starved)
+    cell.counters["starved_steps"] += bool(report.starved)
     return context
 
 

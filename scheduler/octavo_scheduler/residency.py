@@ -91,6 +91,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker, base = plan.worker, len(plan.matched)
     blocks = leader.blocks[base : base + len(plan.load_keys)]
     transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base)
+    cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
     worker.transfers[transfer.xfer_id] = transfer

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 import pytest
-from cluster import Cluster, free_port, read
+from cluster import Cluster, DelayProxy, free_port, read
 from octavo.v1 import inference_pb2 as pb
 
 pytestmark = pytest.mark.e2e
-
-
-class DelayProxy:
-    """A TCP proxy that holds every byte back for `delay_s`, in both directions, in order."""
-
-    def __init__(self, port: int, target_port: int, delay_s: float) -> None:
-        self._port, self._target_port, self._delay_s = port, target_port, delay_s
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def start(self) -> asyncio.Server:
-        return await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-        except OSError:
-            writer.close()
-            return
-        for source, sink in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.create_task(self._pump(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(ConnectionError):
-            while data := await source.read(65536):
-                loop.call_later(self._delay_s, sink.write, data)
-        loop.call_later(self._delay_s, sink.close)
 
 
 async def test_30_ms_on_the_link_starves_nobody(make_cluster: Callable[..., Cluster]) -> None:

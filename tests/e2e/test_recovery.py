@@ -101,13 +101,13 @@ async def test_gateway_killed_and_the_sdk_resumes(make_cluster: Callable[..., Cl
     async with AsyncClient(cluster.grpc_address) as client:
         whole = await client.generate(prompt, max_tokens=80, temperature=0.0, ignore_eos=True)
         text, killed = "", False
-        stream = await client.generate(prompt, max_tokens=80, temperature=0.0, ignore_eos=True, stream=True)
-        async for delta in stream:
-            text += delta.text
-            if len(text) > 20 and not killed:
-                killed = True
-                cluster.kill("gateway")
-                cluster.start("gateway")
+        async with client.generate_stream(prompt, max_tokens=80, temperature=0.0, ignore_eos=True) as stream:
+            async for delta in stream:
+                text += delta.text
+                if len(text) > 20 and not killed:
+                    killed = True
+                    cluster.kill("gateway")
+                    cluster.start("gateway")
     assert killed
     assert text == whole.text
     await cluster.settle()
@@ -136,6 +136,7 @@ async def test_kvstore_killed_while_blocks_move(make_cluster: Callable[..., Clus
                 task.done() for task in streams
             ):
                 await asyncio.sleep(0.002)
+        assert (await cluster.status()).counters["loads_started"] > before, "no load was in flight"
         cluster.kill("kvstore")
         answers = await asyncio.gather(*streams)
         after = [await read(stub.Generate(request)) for request in requests]

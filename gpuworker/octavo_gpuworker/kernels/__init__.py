@@ -11,7 +11,7 @@ import torch
 from octavo_gpuworker.kernels.activation import gelu_mul_torch, silu_mul_torch, soft_cap_torch
 from octavo_gpuworker.kernels.block_moves import copy_blocks_torch, gather_blocks_torch, scatter_blocks_torch
 from octavo_gpuworker.kernels.linear import linear_onednn, linear_torch, onednn_unavailable, pack_onednn
-from octavo_gpuworker.kernels.needs import KernelNeeds
+from octavo_gpuworker.kernels.needs import KernelNeeds, capability_of
 from octavo_gpuworker.kernels.paged_attention import paged_attention_torch
 from octavo_gpuworker.kernels.rms_norm import add_rms_norm_torch, rms_norm_torch
 from octavo_gpuworker.kernels.store_kv import store_kv_torch
@@ -90,7 +90,7 @@ def select_kernels(
 
     ValueError as in `table.choose`.
     """
-    asked = needs or KernelNeeds(torch.device(device), dtype, dtype)
+    asked = needs or KernelNeeds(torch.device(device), dtype, dtype, capability=capability_of(torch.device(device)))
     return KernelTable(OPERATIONS, dataclasses.replace(asked, explicit=prefer in ("triton", "strict")), prefer)
 
 

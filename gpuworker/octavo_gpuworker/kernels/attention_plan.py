@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from octavo_gpuworker.kernels.needs import capability_of
 from octavo_gpuworker.kernels.paged_batch import PagedBatch, paged_batch
 
 QUERY_TILE: Final = 128
@@ -136,13 +137,16 @@ def plan_attention(
         scale=shape.head_dim**-0.5,
         window=shape.sliding_window,
         soft_cap=shape.soft_cap,
-        processors=_processors(block_tables.device),
+        **_device_facts(block_tables.device),
     )
     return AttentionPlan(batch, shape, new_tokens, contexts)
 
 
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+def _device_facts(device: torch.device) -> dict[str, int]:
+    if device.type != "cuda":
+        return {}
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return {"processors": processors, "capability": capability_of(device)}
 
 
 def _groups(

@@ -28,6 +28,8 @@ class KernelNeeds:
     ffn: int = 2048
     soft_cap: float = 0.0
     """Of attention scores; 0: none."""
+    capability: int = 90
+    """Compute capability of a CUDA device, 90 for 9.0."""
     explicit: bool = False
     """Triton was asked for by name, so its interpreter and rows that give way to others count too."""
 
@@ -40,6 +42,14 @@ class KernelNeeds:
     def quantized(self) -> bool:
         """The cache has scales."""
         return self.kv_dtype.itemsize == 1
+
+
+def capability_of(device: torch.device) -> int:
+    """Compute capability of a CUDA device, 90 for 9.0; what the kernels were sized for where there is none."""
+    if device.type != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
 def needs_of(
@@ -61,4 +71,5 @@ def needs_of(
         block_tokens,
         config.d_model,
         config.ffn,
+        capability=capability_of(device),
     )

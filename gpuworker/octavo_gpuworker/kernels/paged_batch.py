@@ -46,6 +46,8 @@ class PagedBatch:
     """Scores become cap * tanh(score / cap); 0: they do not."""
     processors: int = 1
     """Streaming multiprocessors of the device."""
+    capability: int = 90
+    """Compute capability of the device, 90 for 9.0: tiles differ."""
     splits: int | None = None
     """Fixed by a captured step, whose grid cannot change; None: chosen from the batch."""
 
@@ -62,6 +64,7 @@ def paged_batch(
     window: int | None = None,
     soft_cap: float = 0.0,
     processors: int = 1,
+    capability: int = 90,
 ) -> PagedBatch:
     """The batch of device tensors whose lengths the host knows as `new_tokens` and `contexts` [S]; reads no device memory."""
     decodes = [(new, context) for new, context in zip(new_tokens, contexts, strict=True) if 0 < new <= VERIFY_QUERIES]
@@ -78,6 +81,7 @@ def paged_batch(
         window=window,
         soft_cap=soft_cap,
         processors=processors,
+        capability=capability,
     )
 
 

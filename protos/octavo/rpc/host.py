@@ -220,9 +220,10 @@ async def _run(name: str, setup: Setup, settings: Settings) -> int:
 
 
 def log_settings(log: logging.Logger, settings: Settings) -> None:
-    """One line per setting that is not a default, and one that counts the rest."""
+    """Every effective setting with its source: a line for each that was given, one for all defaults."""
     listed = settings.items()
     given = [item for item in listed if item.source != "default"]
     for item in given:
         log.info("setting %s = %r (%s)", item.key, item.value, item.source)
-    log.info("%d settings in force: %d given, the others default", len(listed), len(given))
+    defaults = " ".join(f"{item.key}={item.value!r}" for item in listed if item.source == "default")
+    log.info("settings at their default: %s", defaults)

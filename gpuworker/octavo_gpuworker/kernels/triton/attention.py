@@ -19,8 +19,6 @@ from octavo_gpuworker.kernels.triton.launch import Launch, power_of_two_at_least
 from octavo_gpuworker.kernels.triton.prefill_attention import paged_prefill_kernel
 
 LOG2_E: Final = 1.4426950408889634
-DECODE_ROWS: Final = 64
-"""Largest tile of rows (query heads of one KV head times new tokens) of the decode kernel."""
 REDUCE_CHUNK: Final = 16
 
 
@@ -38,19 +36,30 @@ class Tile:
     stages: int
 
 
-def prefill_tile(head_dim: int, dtype: torch.dtype) -> Tile:
-    """float32 multiplies without tensor cores and keeps whole operand rows in registers: small tiles, or they spill."""
+def prefill_tile(head_dim: int, dtype: torch.dtype, quantized: bool, capability: int) -> Tile:
+    """The largest tiles that spill nothing (budget table). float32 multiplies without tensor cores and keeps whole operand rows
+    in registers; before compute capability 9.0 operands of tensor cores are registers too, dequantized ones twice.
+    """
     if dtype == torch.float32:
-        return Tile(16, 16, 4, 1) if head_dim > 64 else Tile(32, 16, 4, 1)
+        return Tile(16, 16, 8 if head_dim > 64 else 4, 1)
+    if capability < 90:
+        return Tile(64 if quantized else 128, 32, 8, 5)
     return Tile(128, 64, 8, 5)
 
 
-def decode_tile(rows: int, head_dim: int, dtype: torch.dtype) -> Tile:
-    """`rows` = group * new tokens, at most DECODE_ROWS; 16 is the least a tensor core takes."""
+def decode_tile(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool, capability: int) -> Tile:
+    """`rows` = group * new tokens, at most `decode_rows`; 16 is the least a tensor core takes."""
     height = max(16, power_of_two_at_least(rows))
     if dtype == torch.float32:
-        return Tile(height, 16, 4 if height * head_dim <= 32 * 64 else 8, 1)
-    return Tile(height, 64, 8 if height * head_dim > 32 * 128 else 4, 5)
+        return Tile(height, 16, 8 if head_dim > 64 else 4, 1)
+    tight = quantized and capability < 90
+    wide = height * head_dim > 32 * 128 or (tight and height >= 32)
+    return Tile(height, 32 if tight else 64, 8 if wide else 4, 5)
+
+
+def decode_rows(dtype: torch.dtype) -> int:
+    """Largest tile of rows (query heads of one KV head times new tokens) of the decode kernel."""
+    return 16 if dtype == torch.float32 else 64
 
 
 def attention_launches(
@@ -64,7 +73,7 @@ def attention_launches(
     q_heads, kv_heads = q.shape[1], kv_layer.shape[2]
     group = q_heads // kv_heads
     # Decodes whose rows exceed the decode tile go with the prefills.
-    widest = min(batch.decode_query, DECODE_ROWS // group)
+    widest = min(batch.decode_query, decode_rows(q.dtype) // group)
     spilled = batch.decode_query > widest
     launches: list[Launch] = []
     if widest:
@@ -116,7 +125,7 @@ def _constants(q: Tensor, scales_layer: Tensor | None, batch: PagedBatch, tile: 
 def _prefill_launch(
     out: Tensor, q: Tensor, kv_layer: Tensor, scales_layer: Tensor | None, batch: PagedBatch, min_query: int
 ) -> Launch:
-    tile = prefill_tile(q.shape[2], q.dtype)
+    tile = prefill_tile(q.shape[2], q.dtype, scales_layer is not None, batch.capability)
     sequences, kv_heads = batch.context_len.shape[0], kv_layer.shape[2]
     tokens_per_tile = tile.rows // (q.shape[1] // kv_heads)
     return Launch(
@@ -142,7 +151,7 @@ def _decode_launches(
     sequences = batch.context_len.shape[0]
     visible = batch.max_context if batch.window is None else min(batch.max_context, batch.window + VERIFY_QUERIES)
     splits = batch.splits or choose_splits(sequences, kv_heads, visible, batch.processors)
-    tile = decode_tile(q_heads // kv_heads * widest, head_dim, q.dtype)
+    tile = decode_tile(q_heads // kv_heads * widest, head_dim, q.dtype, scales_layer is not None, batch.capability)
     partial = lse = None
     if splits > 1:
         partial = torch.empty(q.shape[0], q_heads, splits, head_dim, dtype=torch.float32, device=q.device)
@@ -203,4 +212,11 @@ def paged_attention_triton(
     return attend_triton(q, pool[:, layer], None if scales is None else scales[:, layer], plan.batch)
 
 
-__all__ = ["attend_triton", "attention_launches", "decode_tile", "paged_attention_triton", "prefill_tile"]
+__all__ = [
+    "attend_triton",
+    "attention_launches",
+    "decode_rows",
+    "decode_tile",
+    "paged_attention_triton",
+    "prefill_tile",
+]

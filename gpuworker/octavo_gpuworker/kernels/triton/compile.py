@@ -6,22 +6,22 @@
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import triton
+from octavo.figures import Figure, Figures, write_figures
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from octavo_gpuworker.kernels.triton.budget import Resources, over_budget, read_budget, update_budget
 from octavo_gpuworker.kernels.triton.occupancy import DEVICES, occupancy
 from octavo_gpuworker.kernels.triton.specialize import specialize
 from octavo_gpuworker.kernels.triton.variants import Variant, all_variants
@@ -31,22 +31,6 @@ MMA: Final = re.compile(r"\b(?:[HIQDB]MMA|HGMMA|IGMMA|QGMMA|UTC[A-Z]*MMA)\b")
 LOCAL: Final = re.compile(r"\b(?:LDL|STL)\b")
 """Loads and stores of local memory: what a spilled register becomes."""
 FIGURES: Final = {"registers": "count", "spills": "count", "shared_bytes": "B", "occupancy": "ratio", "mma": "count"}
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What one binary takes."""
-
-    registers: int
-    """Per thread."""
-    spills: int
-    """Instructions that touch local memory, plus bytes of stack."""
-    shared_bytes: int
-    """Per block, the compiler's reserve included."""
-    occupancy: float
-    """Warps that fit one processor, of the most it can hold."""
-    mma: int
-    """Tensor core instructions."""
 
 
 class CompileError(RuntimeError):
@@ -114,41 +98,51 @@ def compile_all(variants: Iterable[Variant], capability: int) -> Iterator[tuple[
             yield f"{variant.path}/sm_{capability}", compile_variant(variant, capability)
 
 
-def figures(rows: Mapping[str, Resources], target: str) -> dict[str, Any]:
-    """The rows as the JSON of design section 13: one result per KERNEL/VARIANT/sm_NN/figure."""
-    return {
-        "benchmark": "kernels-compile",
-        "machine": platform.machine(),
-        "config": {"target": target, "triton": triton.__version__},
-        "commit": "",
-        "results": [
-            {"name": f"{row}/{figure}", "value": value, "unit": FIGURES[figure], "n": 1, "spread": 0}
-            for row, resources in rows.items()
-            for figure, value in asdict(resources).items()
-        ],
-    }
+def figures(rows: Mapping[str, Resources], target: str) -> Figures:
+    """The rows in the form of design section 13: one result per KERNEL/VARIANT/sm_NN/figure."""
+    results = tuple(
+        Figure(f"{row}/{figure}", value, FIGURES[figure])
+        for row, resources in rows.items()
+        for figure, value in asdict(resources).items()
+    )
+    return Figures("kernels-compile", results, {"target": target, "triton": triton.__version__})
+
+
+def version() -> str:
+    """Triton's version as the budget names it, "3.6"."""
+    return ".".join(triton.__version__.split(".")[:2])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compiles the chosen variants, prints one line each, writes the JSON; 1 when one does not compile or spills."""
+    """Compiles the chosen variants, one line each; 1 when one does not compile, spills, lacks its tensor cores or outgrew the budget."""
     parser = argparse.ArgumentParser(prog="kernels compile", description=__doc__)
     parser.add_argument("--target", default="sm_90", choices=[f"sm_{capability}" for capability in DEVICES])
-    parser.add_argument("--json", type=Path, help="file for the rows")
+    parser.add_argument("--json", type=Path, help="figures file for the rows")
     parser.add_argument("--only", action="append", help="pattern of KERNEL/VARIANT, may repeat; default: all")
     parser.add_argument("--list", action="store_true", help="print the variants and compile nothing")
+    parser.add_argument("--check", type=Path, help="budget file to compare with")
+    parser.add_argument("--budget", type=Path, help="budget file to write the rows into")
     options = parser.parse_args(argv)
+    capability = int(options.target.removeprefix("sm_"))
     patterns = options.only or ["*"]
-    variants = [v for v in all_variants() if any(fnmatch(v.path, pattern) for pattern in patterns)]
+    variants = [v for v in all_variants(capability) if any(fnmatch(v.path, pattern) for pattern in patterns)]
+    variants = [variant for variant in variants if supports(variant, capability)]
     if options.list:
         print("\n".join(variant.path for variant in variants))
         return 0
     rows: dict[str, Resources] = {}
-    for row, resources in compile_all(variants, int(options.target.removeprefix("sm_"))):
+    for row, resources in compile_all(variants, capability):
         rows[row] = resources
         print(row, *(f"{figure}={value}" for figure, value in asdict(resources).items()), flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps(figures(rows, options.target), indent=1))
-    return 1 if any(resources.spills for resources in rows.values()) else 0
+        write_figures(options.json, figures(rows, options.target))
+    if options.budget is not None:
+        update_budget(options.budget, version(), rows, {options.target})
+    budget = rows if options.check is None else read_budget(options.check, version())
+    problems = over_budget(rows, budget, {variant.path for variant in variants if variant.mma})
+    for problem in problems:
+        print(f"OVER BUDGET {problem}")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def linear_launch(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -
     if x.dtype == torch.float32:
         tile_m, tile_n, tile_k, warps, stages = 16 if rows <= 16 else 32, 32, 32, 4, 1
     elif rows <= 16:
-        tile_m, tile_n, tile_k, warps, stages = 16, 64, 128, 4, 4
+        tile_m, tile_n, tile_k, warps, stages = 16, 64, 64, 4, 5
     elif rows <= 64:
         tile_m, tile_n, tile_k, warps, stages = 64, 64, 64, 4, 4
     else:

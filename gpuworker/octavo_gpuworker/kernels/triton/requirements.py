@@ -18,7 +18,7 @@ MAX_GROUP: Final = 16
 MAX_WIDTH: Final = 16384
 """Longest row of a norm."""
 QUANTIZED_KV: Final = (torch.int8, torch.float8_e4m3fn)
-FP8_CAPABILITY: Final = (8, 9)
+FP8_CAPABILITY: Final = 89
 """First compute capability that converts fp8 e4m3."""
 
 
@@ -82,10 +82,8 @@ def paged(needs: KernelNeeds) -> str:
         return f"KV dtype {_name(needs.kv_dtype)} is neither the activations' {_name(needs.dtype)} nor int8 nor fp8"
     if needs.quantized and needs.dtype == torch.float32 and needs.device.type == "cuda":
         return f"a {_name(needs.kv_dtype)} cache wants bfloat16 or float16 activations"
-    if needs.kv_dtype == torch.float8_e4m3fn and needs.device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(needs.device)
-        if (major, minor) < FP8_CAPABILITY:
-            return f"fp8 needs compute capability 8.9, this device has {major}.{minor}"
+    if needs.kv_dtype == torch.float8_e4m3fn and needs.capability < FP8_CAPABILITY:
+        return f"fp8 needs compute capability 8.9, this device has {needs.capability / 10}"
     return dtype(needs)
 
 

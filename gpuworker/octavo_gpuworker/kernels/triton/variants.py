@@ -5,7 +5,7 @@ A variant's name says what sets it apart; GQA ratio and block size are runtime a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
@@ -17,7 +17,7 @@ from octavo_gpuworker.kernels.needs import KernelNeeds
 from octavo_gpuworker.kernels.paged_batch import VERIFY_QUERIES, PagedBatch
 from octavo_gpuworker.kernels.store_kv import KvWrite
 from octavo_gpuworker.kernels.triton.activation import gated_mul_launch, soft_cap_launch
-from octavo_gpuworker.kernels.triton.attention import DECODE_ROWS, attention_launches
+from octavo_gpuworker.kernels.triton.attention import attention_launches
 from octavo_gpuworker.kernels.triton.block_moves import move_launch
 from octavo_gpuworker.kernels.triton.launch import Launch
 from octavo_gpuworker.kernels.triton.linear import linear_launch
@@ -60,11 +60,11 @@ class Variant:
         return any(isinstance(a, Tensor) and a.dtype == torch.float8_e4m3fn for a in self.launch.arguments.values())
 
 
-def choosable() -> Iterator[KernelNeeds]:
-    """Dtypes and shapes of paged kernels that the table accepts on a GPU, each once."""
+def choosable(groups: Sequence[int] = GROUPS) -> Iterator[KernelNeeds]:
+    """Dtypes and shapes of paged kernels that the table accepts on a GPU of compute capability 8.9 or later, each once."""
     pairs = [(dtype, dtype) for dtype in DTYPES]
     pairs += [(dtype, kv) for dtype in DTYPES if dtype != torch.float32 for kv in QUANTIZED_KV]
-    for (dtype, kv), head_dim, group, block in product(pairs, HEAD_DIMS, GROUPS, BLOCK_TOKENS):
+    for (dtype, kv), head_dim, group, block in product(pairs, HEAD_DIMS, groups, BLOCK_TOKENS):
         needs = KernelNeeds(torch.device("cuda"), dtype, kv, head_dim, 2 * group, 2, block)
         yield needs
         if not needs.quantized:
@@ -83,7 +83,7 @@ def _tag(needs: KernelNeeds) -> str:
     return f"{SHORT[needs.dtype]}{kv}-d{needs.head_dim}" + ("-softcap" if needs.soft_cap else "")
 
 
-def attention_variants(needs: KernelNeeds) -> Iterator[Variant]:
+def attention_variants(needs: KernelNeeds, capability: int) -> Iterator[Variant]:
     """Decode in one pass and split, one token and each verify width, the reduce, prefill with and without a window."""
     layer, scales = _pool(needs)
     tokens, sequences = 64, 4
@@ -93,14 +93,13 @@ def attention_variants(needs: KernelNeeds) -> Iterator[Variant]:
         torch.empty(shape, dtype=torch.int32, device=META) for shape in ((sequences + 1,), (sequences,), (sequences, 9))
     ]
     batch = PagedBatch(
-        ints[0], ints[1], ints[2], tokens, 0, True, 128, needs.block_tokens, 0.125, None, needs.soft_cap, 132
+        ints[0], ints[1], ints[2], tokens, 0, True, 128, needs.block_tokens, 0.125, None, needs.soft_cap, 132, capability
     )  # fmt: skip
     forms = [replace(batch, window=window) for window in (None, 64)]
     forms += [
         replace(batch, prefills=False, decode_query=width, splits=splits)
         for width in range(1, VERIFY_QUERIES + 1)
         for splits in (1, 4)
-        if width * needs.group <= DECODE_ROWS
     ]
     mma = needs.dtype != torch.float32
     for form in forms:
@@ -134,7 +133,7 @@ def row_variants(dtype: torch.dtype) -> Iterator[Variant]:
     """Norms of every width, gated activations, soft cap."""
     for width, add in product(WIDTHS, (False, True)):
         x = torch.empty(4, width, dtype=dtype, device=META)
-        launch = rms_norm_launch(x, x, x if add else None, x[0], 1e-5)
+        launch = rms_norm_launch(x, x, x.float() if add else None, x[0], 1e-5)
         yield Variant(f"{SHORT[dtype]}-w{launch.constants['WIDTH']}" + ("-add" if add else ""), launch, False)
     x = torch.empty(4, 1536, dtype=dtype, device=META)
     for gelu in (False, True):
@@ -161,20 +160,20 @@ def move_variants() -> Iterator[Variant]:
     yield Variant("copy", move_launch(rows, rows, ids, ids, 4), False)
 
 
-FAMILIES: Final[tuple[Callable[[], Iterator[Variant]], ...]] = (
-    lambda: (variant for needs in choosable() for variant in attention_variants(needs)),
-    lambda: (variant for needs in choosable() if not needs.soft_cap for variant in store_kv_variants(needs)),
-    lambda: (variant for dtype in DTYPES for variant in row_variants(dtype)),
-    lambda: (variant for dtype in DTYPES for variant in linear_variants(dtype)),
-    move_variants,
+FAMILIES: Final[tuple[Callable[[int], Iterator[Variant]], ...]] = (
+    lambda capability: (variant for needs in choosable() for variant in attention_variants(needs, capability)),
+    lambda _: (variant for needs in choosable() if not needs.soft_cap for variant in store_kv_variants(needs)),
+    lambda _: (variant for dtype in DTYPES for variant in row_variants(dtype)),
+    lambda _: (variant for dtype in DTYPES for variant in linear_variants(dtype)),
+    lambda _: move_variants(),
 )
-"""One entry per family; a new family adds its own."""
+"""Variants of each family for a compute capability (80, 90, ...); a new family adds its own."""
 
 
-def all_variants() -> list[Variant]:
+def all_variants(capability: int) -> list[Variant]:
     """Each variant once, in the order of FAMILIES."""
     found: dict[str, Variant] = {}
     for family in FAMILIES:
-        for variant in family():
+        for variant in family(capability):
             found.setdefault(variant.path, variant)
     return list(found.values())
