@@ -25,6 +25,8 @@ TILE: Final = 1024
 """Tokens whose maximum is kept: the grain of skipping."""
 TILES_PER_SEGMENT: Final = 8
 """Tiles of one program: a vocabulary of 128k makes 16 programs per row."""
+MAX_VOCABULARY: Final = 256 * TILE
+"""Of more, the maxima of tiles would not fit one program's registers."""
 CHUNK: Final = 2048
 """Candidates read at once while bisecting."""
 
@@ -152,9 +154,12 @@ def _best(raw: Tensor, grid: _Grid, scan: _Scan, outputs: SampleOutputs, wanted:
 
 def sample_launches(logits: Tensor, inputs: SampleInputs, truncates: bool = True) -> tuple[SampleOutputs, list[Launch]]:
     """The outputs and the launches that fill them, in order. logits [R, V] float32, rows of any stride; edited in place.
+    ValueError: a vocabulary above MAX_VOCABULARY.
 
     `truncates`: some row has a top-k, a top-p below 1 or a min-p; else two launches are left out.
     """
+    if logits.shape[1] > MAX_VOCABULARY:
+        raise ValueError(f"the vocabulary has {logits.shape[1]} tokens, at most {MAX_VOCABULARY}; use the torch row")
     grid, device = _grid(logits), logits.device
     outputs = SampleOutputs(torch.empty(grid.rows, dtype=torch.int64, device=device))
     wants, launches = inputs.max_logprobs, []

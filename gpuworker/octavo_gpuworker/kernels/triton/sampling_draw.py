@@ -14,7 +14,7 @@ MOST_NOISE: tl.constexpr = tl.constexpr(16.75)
 """No Gumbel noise of 24-bit uniforms is larger: -ln(-ln(1 - 2^-24)) = 16.64."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["vocab_size", "stride_allowed", "tiles", "segments"])
 def sample_scan_kernel(
     tile_max,
     segment_max,
@@ -74,7 +74,7 @@ def sample_scan_kernel(
     tl.store(segment_sum + row * segments + segment, tl.where(broken > 0, float("nan"), total))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["vocab_size", "tiles", "segments"])
 def sample_draw_kernel(
     best,
     best_token,
@@ -122,7 +122,7 @@ def sample_draw_kernel(
     tl.store(best_token + row * segments + segment, where)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_raw", "segments"])
 def sample_finish_kernel(
     tokens,
     logprobs,
@@ -155,7 +155,7 @@ def sample_finish_kernel(
         tl.store(logprobs + row, value - top - tl.log(total))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["wanted", "vocab_size", "tiles", "segments"])
 def sample_best_kernel(
     top_tokens,
     top_logprobs,

@@ -47,7 +47,7 @@ def from_key(key):
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["vocab_size", "tiles", "segments"])
 def sample_gather_kernel(
     candidates,
     counts,
@@ -156,7 +156,7 @@ def _largest_with(candidates, count, low, high, target, top, floor, CHUNK: tl.co
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["vocab_size", "segments"])
 def sample_search_kernel(
     threshold,
     candidates,

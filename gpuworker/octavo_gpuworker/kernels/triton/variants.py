@@ -6,7 +6,7 @@ A variant's name says what sets it apart; GQA ratio and block size are runtime a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
@@ -19,45 +19,18 @@ from octavo_gpuworker.kernels.store_kv import KvWrite
 from octavo_gpuworker.kernels.triton.activation import gated_mul_launch, soft_cap_launch
 from octavo_gpuworker.kernels.triton.attention import attention_launches
 from octavo_gpuworker.kernels.triton.block_moves import move_launch
-from octavo_gpuworker.kernels.triton.launch import Launch
 from octavo_gpuworker.kernels.triton.linear import linear_launch
+from octavo_gpuworker.kernels.triton.model_variants import mla_variants, moe_variants, quant_variants
 from octavo_gpuworker.kernels.triton.requirements import BLOCK_TOKENS, DTYPES, HEAD_DIMS, QUANTIZED_KV
 from octavo_gpuworker.kernels.triton.rms_norm import rms_norm_launch
+from octavo_gpuworker.kernels.triton.sampling_variants import sampling_variants
 from octavo_gpuworker.kernels.triton.store_kv import TOKENS_PER_PROGRAM, store_kv_launch
+from octavo_gpuworker.kernels.triton.variant import META, SHORT, Variant
 
-META: Final = torch.device("meta")
-SHORT: Final = {
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.float32: "fp32",
-    torch.int8: "int8",
-    torch.float8_e4m3fn: "fp8",
-}
 GROUPS: Final = (1, 3, 4, 8)
 WIDTHS: Final = (512, 576, 1024, 2048, 4096, 8192, 16384)
 ROWS: Final = (1, 17, 65)
 """One for each tiled form of linear."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One launch of a kernel that needs a binary of its own."""
-
-    name: str
-    """What sets it apart from the kernel's other variants."""
-    launch: Launch
-    mma: bool
-    """Its inner product must use tensor cores (float32 does not)."""
-
-    @property
-    def path(self) -> str:
-        """KERNEL/VARIANT, as in the rows of the compile JSON."""
-        return f"{self.launch.name}/{self.name}"
-
-    @property
-    def fp8(self) -> bool:
-        """Needs compute capability 8.9."""
-        return any(isinstance(a, Tensor) and a.dtype == torch.float8_e4m3fn for a in self.launch.arguments.values())
 
 
 def choosable(groups: Sequence[int] = GROUPS) -> Iterator[KernelNeeds]:
@@ -166,6 +139,10 @@ FAMILIES: Final[tuple[Callable[[int], Iterator[Variant]], ...]] = (
     lambda _: (variant for dtype in DTYPES for variant in row_variants(dtype)),
     lambda _: (variant for dtype in DTYPES for variant in linear_variants(dtype)),
     lambda _: move_variants(),
+    lambda _: sampling_variants(),
+    lambda _: (variant for dtype in DTYPES for variant in quant_variants(dtype)),
+    lambda _: (variant for dtype in DTYPES for variant in moe_variants(dtype)),
+    lambda _: (variant for dtype in DTYPES if dtype != torch.float32 for variant in mla_variants(dtype)),
 )
 """Variants of each family for a compute capability (80, 90, ...); a new family adds its own."""
 
