@@ -17,7 +17,9 @@ import torch
 import triton
 from gpu_attention_rows import attention_rows, store_rows
 from gpu_model_rows import block_rows, linear_rows, row_wise, step_rows
+from gpu_quant_rows import both_sides_rows, mla_rows, moe_rows, weight_only_rows
 from gpu_row import Row, Setting, median_us, relative_error
+from gpu_sampling_rows import sampling_rows
 from octavo.figures import Figure, Figures, figure_of, write_figures
 from octavo_gpuworker.kernels.triton.interpreter import interpreted, repair_interpreter
 
@@ -27,6 +29,11 @@ FAMILIES: tuple[Callable[[Setting], Iterator[Row]], ...] = (
     row_wise,
     block_rows,
     linear_rows,
+    sampling_rows,
+    weight_only_rows,
+    both_sides_rows,
+    moe_rows,
+    mla_rows,
     step_rows,
 )
 

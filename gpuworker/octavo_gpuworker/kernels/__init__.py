@@ -11,9 +11,13 @@ import torch
 from octavo_gpuworker.kernels.activation import gelu_mul_torch, silu_mul_torch, soft_cap_torch
 from octavo_gpuworker.kernels.block_moves import copy_blocks_torch, gather_blocks_torch, scatter_blocks_torch
 from octavo_gpuworker.kernels.linear import linear_onednn, linear_torch, onednn_unavailable, pack_onednn
+from octavo_gpuworker.kernels.mla import mla_decode_torch
+from octavo_gpuworker.kernels.moe import moe_torch
 from octavo_gpuworker.kernels.needs import KernelNeeds, capability_of
 from octavo_gpuworker.kernels.paged_attention import paged_attention_torch
+from octavo_gpuworker.kernels.quant_gemm import quant_linear_torch
 from octavo_gpuworker.kernels.rms_norm import add_rms_norm_torch, rms_norm_torch
+from octavo_gpuworker.kernels.sampling_ops import sample_torch
 from octavo_gpuworker.kernels.store_kv import store_kv_torch
 from octavo_gpuworker.kernels.table import Implementation, KernelTable, everywhere
 from octavo_gpuworker.kernels.triton import requirements
@@ -76,6 +80,22 @@ OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
     "copy_blocks": (
         _triton("block_moves:copy_blocks_triton", everywhere),
         Implementation("torch", copy_blocks_torch),
+    ),
+    "sample": (
+        _triton("sampling:sample_triton", requirements.sampling),
+        Implementation("torch", sample_torch),
+    ),
+    "quant_linear": (
+        _triton("quant_gemm:quant_linear_triton", requirements.quantized_product),
+        Implementation("torch", quant_linear_torch),
+    ),
+    "moe": (
+        _triton("moe:moe_triton", requirements.experts),
+        Implementation("torch", moe_torch),
+    ),
+    "mla_decode": (
+        _triton("mla:mla_decode_triton", requirements.latent),
+        Implementation("torch", mla_decode_torch),
     ),
 }
 

@@ -26,6 +26,14 @@ class KernelNeeds:
     block_tokens: int = 16
     d_model: int = 512
     ffn: int = 2048
+    vocab_size: int = 0
+    """0: any."""
+    experts: int = 0
+    """Of a mixture of experts; 0: a dense model."""
+    latent: int = 0
+    """Width of a latent cache (MLA); 0: keys and values per head."""
+    weight_dtype: torch.dtype | None = None
+    """int8, uint8 (int4 pairs) or float8_e4m3fn of quantized weights; None: as the activations."""
     soft_cap: float = 0.0
     """Of attention scores; 0: none."""
     capability: int = 90
@@ -71,5 +79,6 @@ def needs_of(
         block_tokens,
         config.d_model,
         config.ffn,
+        config.vocab_size,
         capability=capability_of(device),
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from octavo_gpuworker.kernels.needs import KernelNeeds
+from octavo_gpuworker.kernels.sampling_ops import SampleOutputs
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +129,13 @@ class KernelTable:
         "gather_blocks",
         "gelu_mul",
         "linear",
+        "mla_decode",
+        "moe",
         "needs",
         "paged_attention",
+        "quant_linear",
         "rms_norm",
+        "sample",
         "scatter_blocks",
         "silu_mul",
         "soft_cap",
@@ -148,6 +153,10 @@ class KernelTable:
     gather_blocks: Callable[..., None]
     scatter_blocks: Callable[..., None]
     copy_blocks: Callable[..., None]
+    sample: Callable[..., SampleOutputs]
+    quant_linear: Callable[..., Tensor]
+    moe: Callable[..., Tensor]
+    mla_decode: Callable[..., Tensor]
 
     def __init__(self, operations: Mapping[str, tuple[Implementation, ...]], needs: KernelNeeds, prefer: str) -> None:
         self.needs = needs

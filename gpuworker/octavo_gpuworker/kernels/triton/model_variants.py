@@ -81,7 +81,6 @@ def moe_variants(dtype: torch.dtype) -> Iterator[Variant]:
             parts += [f"m{constants['TILE_M']}"] if "TILE_M" in constants else []
             parts += [f"k{constants['TOP_K']}"] if constants.get("TOP_K") else []
             parts += ["renormalized"] if constants.get("RENORMALIZE") else []
-            parts += ["ragged"] if launch.name != "moe_sort" and "EXPERTS" in constants and experts % 16 else []
             mma = launch.name == "moe_grouped_gemm" and dtype != torch.float32
             yield Variant("-".join(parts) or "any", launch, mma)
 

@@ -16,14 +16,14 @@ from torch import Tensor
 from octavo_gpuworker.kernels.moe import MoeWeights
 from octavo_gpuworker.kernels.triton.activation import gated_mul_launch
 from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, power_of_two_at_least, run_all
+from octavo_gpuworker.kernels.triton.requirements import MAX_EXPERTS
 
-MAX_EXPERTS: Final = 256
 SORT_CHUNK: Final = 1024
 COLUMNS: Final = 1024
 """Columns of one combining program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_experts", "stride_logits"])
 def moe_route_kernel(
     shares, experts, logits, num_experts, stride_logits,
     TOP_K: tl.constexpr, RANKS: tl.constexpr, EXPERTS: tl.constexpr, RENORMALIZE: tl.constexpr,
@@ -71,7 +71,7 @@ def moe_sort_kernel(order, position, starts, experts, count, CHUNK: tl.constexpr
         start += tl.sum(flags, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_experts"])
 def moe_grouped_gemm_kernel(
     out,
     x,

@@ -17,6 +17,9 @@ MAX_GROUP: Final = 16
 """Query heads per KV head that fit the smallest tile."""
 MAX_WIDTH: Final = 16384
 """Longest row of a norm."""
+MAX_VOCABULARY: Final = 256 * 1024
+MAX_EXPERTS: Final = 256
+LATENTS: Final = (32, 64, 128, 256, 512)
 QUANTIZED_KV: Final = (torch.int8, torch.float8_e4m3fn)
 FP8_CAPABILITY: Final = 89
 """First compute capability that converts fp8 e4m3."""
@@ -92,6 +95,42 @@ def attention(needs: KernelNeeds) -> str:
     if needs.soft_cap and needs.quantized:
         return "a soft cap over a quantized cache is not compiled"
     return paged(needs)
+
+
+def sampling(needs: KernelNeeds) -> str:
+    """float32 logits of any model; the maxima of a row's tiles fit one program."""
+    if needs.vocab_size > MAX_VOCABULARY:
+        return f"a vocabulary of {needs.vocab_size} is larger than {MAX_VOCABULARY}"
+    return ""
+
+
+def quantized_product(needs: KernelNeeds) -> str:
+    """Products of quantized weights; fp8 where the device has it."""
+    if needs.weight_dtype == torch.float8_e4m3fn and needs.capability < FP8_CAPABILITY:
+        return f"fp8 needs compute capability 8.9, this device has {needs.capability / 10}"
+    return dtype(needs)
+
+
+def experts(needs: KernelNeeds) -> str:
+    """Mixture of experts: the run starts of all experts fit one program."""
+    if needs.experts > MAX_EXPERTS:
+        return f"{needs.experts} experts are more than {MAX_EXPERTS}"
+    return dtype(needs) if needs.experts else ""
+
+
+def latent(needs: KernelNeeds) -> str:
+    """Latent attention: a whole latent is one row of a tile."""
+    if not needs.latent:
+        return ""
+    if needs.latent not in LATENTS:
+        return f"a latent of {needs.latent} is not one of {', '.join(map(str, LATENTS))}"
+    if needs.block_tokens not in BLOCK_TOKENS:
+        return f"block size {needs.block_tokens} is not one of {', '.join(map(str, BLOCK_TOKENS))} tokens"
+    if needs.kv_dtype != needs.dtype:
+        return f"a latent cache of {_name(needs.kv_dtype)} beside {_name(needs.dtype)} activations is not written"
+    if needs.dtype == torch.float32 and needs.device.type == "cuda":
+        return "float32 latents do not fit the tile; use bfloat16 or float16"
+    return dtype(needs)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -88,3 +88,32 @@ def move_blocks(count: int, block_bytes: int) -> Work:
 def linear(rows: int, depth: int, columns: int, element_bytes: int = 2) -> Work:
     """Weight and x read, result written."""
     return Work((columns * depth + rows * (depth + columns)) * element_bytes, 2 * rows * depth * columns)
+
+
+def sample(rows: int, vocab_size: int) -> Work:
+    """float32 logits read once; what else a draw needs is short."""
+    return Work(4 * rows * vocab_size)
+
+
+def quant_linear(
+    rows: int, depth: int, columns: int, bits: int, group: int, element_bytes: int = 2, scale_bytes: int = 2
+) -> Work:
+    """Weight, its scales and x read, result written."""
+    weight = columns * depth * bits // 8 + columns * (depth // group) * scale_bytes
+    return Work(weight + rows * (depth + columns) * element_bytes, 2 * rows * depth * columns)
+
+
+def moe(tokens: int, experts: int, top_k: int, width: int, ffn: int, element_bytes: int = 2) -> Work:
+    """Matrices of the experts that tokens can reach are read once, x read, result written; what lies between stays in caches."""
+    reached = min(experts, tokens * top_k)
+    matrices = 3 * reached * width * ffn * element_bytes
+    return Work(matrices + 2 * tokens * width * element_bytes, 6 * tokens * top_k * width * ffn)
+
+
+def mla_decode(contexts: Iterable[int], heads: int, latent: int = 512, rope: int = 64, element_bytes: int = 2) -> Work:
+    """Each latent read once for all heads; queries read, results written, per sequence of one new token."""
+    total_bytes = flops = 0
+    for context in contexts:
+        total_bytes += (context * (latent + rope) + heads * (2 * latent + rope)) * element_bytes
+        flops += 2 * context * heads * (2 * latent + rope)
+    return Work(total_bytes, flops)

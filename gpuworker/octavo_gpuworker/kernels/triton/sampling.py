@@ -12,6 +12,7 @@ from torch import Tensor
 
 from octavo_gpuworker.kernels.sampling_ops import SampleInputs, SampleOutputs
 from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, power_of_two_at_least, run_all
+from octavo_gpuworker.kernels.triton.requirements import MAX_VOCABULARY
 from octavo_gpuworker.kernels.triton.sampling_draw import (
     sample_best_kernel,
     sample_draw_kernel,
@@ -25,8 +26,6 @@ TILE: Final = 1024
 """Tokens whose maximum is kept: the grain of skipping."""
 TILES_PER_SEGMENT: Final = 8
 """Tiles of one program: a vocabulary of 128k makes 16 programs per row."""
-MAX_VOCABULARY: Final = 256 * TILE
-"""Of more, the maxima of tiles would not fit one program's registers."""
 CHUNK: Final = 2048
 """Candidates read at once while bisecting."""
 
@@ -127,7 +126,7 @@ def _threshold(
         (grid.rows,),
         {**shared, "threshold": threshold, "vocab_size": grid.vocab_size, "segments": grid.segments},
         {"SEGMENTS": grid.padded_segments, "CHUNK": CHUNK},
-        warps=8,
+        warps=4,
     )
     return threshold, [gather, search]
 

@@ -84,7 +84,11 @@ def sample_gather_kernel(
         if (k > 0) & (k <= tiles):
             index = tl.arange(0, TILES)
             peaks = tl.load(tile_max + row * tiles + index, mask=index < tiles, other=float("-inf"))
-            above = tl.sum((peaks[None, :] > peaks[:, None]).to(tl.int32), 1)
+            above = tl.zeros([TILES], tl.int32)
+            for base in range(0, tiles, 16):
+                other = base + tl.arange(0, 16)
+                others = tl.load(tile_max + row * tiles + other, mask=other < tiles, other=float("-inf"))
+                above += tl.sum((others[None, :] > peaks[:, None]).to(tl.int32), 1)
             kth = tl.min(tl.where(above < k, peaks, float("inf")), 0)
             bound = tl.maximum(bound, tl.div_rn(kth, heat))
         first = tl.program_id(1) * TILES_PER_SEGMENT
