@@ -17,10 +17,8 @@ from octavo_gpuworker.kernels.triton.moe import moe_launches
 from octavo_gpuworker.kernels.triton.quant_gemm import quantize_rows_launch, scaled_launch, weight_only_launch
 from octavo_gpuworker.kernels.triton.variant import META, SHORT, Variant
 
-ROWS: Final = (1, 2, 4, 8, 16, 64, 128)
+ROWS: Final = (1, 4, 8, 16, 64, 128)
 """One for each form of a weight-only product."""
-EXPERTS: Final = ((8, 2), (64, 6), (60, 4), (128, 8), (256, 8))
-"""(experts, experts per token): Mixtral, DeepSeek-V2-Lite, Qwen2-MoE, Qwen3-MoE, DeepSeek-V3."""
 LATENTS: Final = ((512, 64),)
 """(latent, rotary) of every DeepSeek."""
 HEADS: Final = (16, 128)
@@ -36,24 +34,23 @@ def _weight(columns: int, depth: int, form: str) -> QuantWeight:
 
 
 def quant_variants(dtype: torch.dtype) -> Iterator[Variant]:
-    """Weight-only forms by rows, stored form and bias; both sides quantized; the quantizer of activations."""
+    """Weight-only forms by rows and stored form; both sides quantized; the quantizer of activations."""
     columns, depth = 576, 1024
-    mma = dtype != torch.float32
-    for rows, form, biased in product(ROWS, ("int4", "int4_zero", "int8", "int8_zero"), (False, True)):
+    for rows, form in product(ROWS, ("int4", "int4_zero", "int8", "int8_zero")):
         x = torch.empty(rows, depth, dtype=dtype, device=META)
         out = torch.empty(rows, columns, dtype=dtype, device=META)
-        launch = weight_only_launch(out, x, _weight(columns, depth, form), x[0] if biased else None)
+        launch = weight_only_launch(out, x, _weight(columns, depth, form), None)
         tall = launch.constants.get("ROWS") or launch.constants["TILE_M"]
-        name = f"{SHORT[dtype]}-{form}-m{tall}" + ("-bias" if biased else "")
-        yield Variant(name, launch, mma and launch.name == "quant_gemm")
-    for codes, rows, biased in product((torch.int8, torch.float8_e4m3fn), (16, 64, 128), (False, True)):
+        name = f"{SHORT[dtype]}-{form}-m{tall}"
+        yield Variant(name, launch, launch.name == "quant_gemm")
+    for codes, rows in product((torch.int8, torch.float8_e4m3fn), (16, 64, 128)):
         held = torch.empty(rows, depth, dtype=codes, device=META)
         weight = QuantWeight(
             torch.empty(columns, depth, dtype=codes, device=META), torch.empty(columns, 1, device=META), None, codes
         )
         out = torch.empty(rows, columns, dtype=dtype, device=META)
-        launch = scaled_launch(out, held, torch.empty(rows, device=META), weight, out[0] if biased else None)
-        name = f"{SHORT[codes]}-{SHORT[dtype]}-m{launch.constants['TILE_M']}" + ("-bias" if biased else "")
+        launch = scaled_launch(out, held, torch.empty(rows, device=META), weight, None)
+        name = f"{SHORT[codes]}-{SHORT[dtype]}-m{launch.constants['TILE_M']}"
         yield Variant(name, launch, True)
         x = torch.empty(rows, depth, dtype=dtype, device=META)
         yield Variant(
@@ -62,27 +59,21 @@ def quant_variants(dtype: torch.dtype) -> Iterator[Variant]:
 
 
 def moe_variants(dtype: torch.dtype) -> Iterator[Variant]:
-    """Few and many rows per expert, every number of experts."""
-    for (experts, top_k), tokens, renormalize in product(EXPERTS, (16, 8192), (False, True)):
-        weights = MoeWeights(
-            torch.empty(experts, 1024, 1024, dtype=dtype, device=META),
-            torch.empty(experts, 1024, 512, dtype=dtype, device=META),
-            top_k,
-            renormalize,
-        )
+    """Few and many rows per expert; experts and experts per token are runtime arguments."""
+    weights = MoeWeights(
+        torch.empty(8, 1024, 1024, dtype=dtype, device=META), torch.empty(8, 1024, 512, dtype=dtype, device=META), 2
+    )
+    for tokens in (16, 8192):
         x = torch.empty(tokens, 1024, dtype=dtype, device=META)
-        logits = torch.empty(tokens, experts, dtype=dtype, device=META)
+        logits = torch.empty(tokens, 8, dtype=dtype, device=META)
         for launch in moe_launches(x, x, logits, weights):
             constants = launch.constants
             if launch.name == "gated_mul":
                 continue  # the feed-forward's own variant
             parts = [] if launch.name == "moe_sort" else [SHORT[dtype]]
-            parts += [f"e{constants['EXPERTS']}"] if "EXPERTS" in constants else []
             parts += [f"m{constants['TILE_M']}"] if "TILE_M" in constants else []
-            parts += [f"k{constants['TOP_K']}"] if constants.get("TOP_K") else []
-            parts += ["renormalized"] if constants.get("RENORMALIZE") else []
-            mma = launch.name == "moe_grouped_gemm" and dtype != torch.float32
-            yield Variant("-".join(parts) or "any", launch, mma)
+            parts += ["gather"] if constants.get("GATHER") else []
+            yield Variant("-".join(parts) or "any", launch, launch.name == "moe_grouped_gemm")
 
 
 def mla_variants(dtype: torch.dtype) -> Iterator[Variant]:
@@ -98,4 +89,4 @@ def mla_variants(dtype: torch.dtype) -> Iterator[Variant]:
                 yield Variant(f"{SHORT[dtype]}-d{latent}", launch, False)
                 continue
             tail = f"-h{launch.constants['TILE_H']}" + ("-split" if splits > 1 else "")
-            yield Variant(f"{SHORT[dtype]}-d{latent}{tail}", launch, dtype != torch.float32)
+            yield Variant(f"{SHORT[dtype]}-d{latent}{tail}", launch, True)

@@ -15,20 +15,20 @@ from torch import Tensor
 
 from octavo_gpuworker.kernels.moe import MoeWeights
 from octavo_gpuworker.kernels.triton.activation import gated_mul_launch
-from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, power_of_two_at_least, run_all
-from octavo_gpuworker.kernels.triton.requirements import MAX_EXPERTS
+from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, run_all
+from octavo_gpuworker.kernels.triton.requirements import MAX_EXPERTS, MAX_TOP_K
 
 SORT_CHUNK: Final = 1024
 COLUMNS: Final = 1024
 """Columns of one combining program."""
 
 
-@triton.jit(do_not_specialize=["num_experts", "stride_logits"])
+@triton.jit(do_not_specialize=["num_experts", "stride_logits", "top_k", "renormalize"])
 def moe_route_kernel(
     shares, experts, logits, num_experts, stride_logits,
-    TOP_K: tl.constexpr, RANKS: tl.constexpr, EXPERTS: tl.constexpr, RENORMALIZE: tl.constexpr,
+    top_k, renormalize, RANKS: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
-    """The TOP_K largest softmax probabilities of one token, best first. Grid: (T,)."""
+    """The top_k largest softmax probabilities of one token, best first. Grid: (T,)."""
     row = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, EXPERTS)
     inside = index < num_experts
@@ -38,16 +38,15 @@ def moe_route_kernel(
     rank = tl.arange(0, RANKS)
     share = tl.zeros([RANKS], dtype=tl.float32)
     chosen = tl.zeros([RANKS], dtype=tl.int32)
-    for k in tl.static_range(TOP_K):
+    for k in range(0, top_k):
         best = tl.max(left, 0)
         expert = tl.min(tl.where(left == best, index, EXPERTS), 0)
         share = tl.where(rank == k, best, share)
         chosen = tl.where(rank == k, expert, chosen)
         left = tl.where(index == expert, -1.0, left)
-    if RENORMALIZE:
-        share = share / tl.sum(share, 0)
-    tl.store(shares + row * TOP_K + rank, share, mask=rank < TOP_K)
-    tl.store(experts + row * TOP_K + rank, chosen, mask=rank < TOP_K)
+    share = share / tl.where(renormalize != 0, tl.sum(share, 0), 1.0)
+    tl.store(shares + row * top_k + rank, share, mask=rank < top_k)
+    tl.store(experts + row * top_k + rank, chosen, mask=rank < top_k)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -71,7 +70,7 @@ def moe_sort_kernel(order, position, starts, experts, count, CHUNK: tl.constexpr
         start += tl.sum(flags, 0)
 
 
-@triton.jit(do_not_specialize=["num_experts"])
+@triton.jit(do_not_specialize=["num_experts", "top_k"])
 def moe_grouped_gemm_kernel(
     out,
     x,
@@ -79,6 +78,7 @@ def moe_grouped_gemm_kernel(
     order,
     starts,
     num_experts,
+    top_k,
     columns,
     depth,
     stride_x,
@@ -88,10 +88,10 @@ def moe_grouped_gemm_kernel(
     TILE_N: tl.constexpr,
     TILE_K: tl.constexpr,
     EXPERTS: tl.constexpr,
-    TOP_K: tl.constexpr,
+    GATHER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """out[i] = x[order[i] // TOP_K] times the transposed weight of row i's expert; TOP_K 0: x[i], rows already sorted.
+    """out[i] = x[order[i] // top_k] times the transposed weight of row i's expert; without GATHER x[i]: rows already sorted.
 
     Grid: (rows / TILE_M + E, column tiles).
     """
@@ -108,8 +108,8 @@ def moe_grouped_gemm_kernel(
         inside_run = tile - tl.sum(tl.where(chosen, through - tiles, 0), 0)
         row = tl.sum(tl.where(chosen, first, 0), 0) + inside_run * TILE_M + tl.arange(0, TILE_M)
         alive = row < tl.sum(tl.where(chosen, end, 0), 0)
-        if TOP_K:  # noqa: SIM108, a constexpr branch
-            source = tl.load(order + row, mask=alive, other=0) // TOP_K
+        if GATHER:  # noqa: SIM108, a constexpr branch
+            source = tl.load(order + row, mask=alive, other=0) // top_k
         else:
             source = row
         column = tl.program_id(1) * TILE_N + tl.arange(0, TILE_N)
@@ -127,16 +127,16 @@ def moe_grouped_gemm_kernel(
         tl.store(target, acc.to(out.dtype.element_ty), mask=where)
 
 
-@triton.jit
-def moe_combine_kernel(out, rows, shares, position, width, TOP_K: tl.constexpr, COLUMNS: tl.constexpr):
+@triton.jit(do_not_specialize=["top_k"])
+def moe_combine_kernel(out, rows, shares, position, width, top_k, COLUMNS: tl.constexpr):
     """out[t] = sum over k of shares[t, k] * rows[position[t, k]], in order of k. Grid: (T, ceil(width / COLUMNS))."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
     acc = tl.zeros([COLUMNS], dtype=tl.float32)
-    for k in tl.static_range(TOP_K):
-        row = tl.load(position + token * TOP_K + k).to(tl.int64)
-        share = tl.load(shares + token * TOP_K + k)
+    for k in range(0, top_k):
+        row = tl.load(position + token * top_k + k).to(tl.int64)
+        share = tl.load(shares + token * top_k + k)
         acc += share * tl.load(rows + row * width + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * width + column, acc.to(out.dtype.element_ty), mask=inside)
 
@@ -153,13 +153,10 @@ def route_launch(shares: Tensor, experts: Tensor, logits: Tensor, renormalize: b
             "logits": logits,
             "num_experts": num_experts,
             "stride_logits": logits.stride(0),
+            "top_k": shares.shape[1],
+            "renormalize": int(renormalize),
         },
-        {
-            "TOP_K": shares.shape[1],
-            "RANKS": power_of_two_at_least(shares.shape[1]),
-            "EXPERTS": power_of_two_at_least(num_experts),
-            "RENORMALIZE": renormalize,
-        },
+        {"RANKS": MAX_TOP_K, "EXPERTS": MAX_EXPERTS},
         warps=1,
     )
 
@@ -196,6 +193,7 @@ def grouped_gemm_launch(
             "order": order,
             "starts": starts,
             "num_experts": num_experts,
+            "top_k": top_k,
             "columns": weight.shape[1],
             "depth": weight.shape[2],
             "stride_x": x.stride(0),
@@ -206,8 +204,8 @@ def grouped_gemm_launch(
             "TILE_M": tile_m,
             "TILE_N": tile_n,
             "TILE_K": tile_k,
-            "EXPERTS": power_of_two_at_least(num_experts),
-            "TOP_K": 0 if order is None else top_k,
+            "EXPERTS": MAX_EXPERTS,
+            "GATHER": order is not None,
             "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
         },
         warps=warps,
@@ -221,8 +219,8 @@ def combine_launch(out: Tensor, rows: Tensor, shares: Tensor, position: Tensor) 
     return Launch(
         moe_combine_kernel,
         (tokens, ceil_div(width, COLUMNS)),
-        {"out": out, "rows": rows, "shares": shares, "position": position, "width": width},
-        {"TOP_K": shares.shape[1], "COLUMNS": COLUMNS},
+        {"out": out, "rows": rows, "shares": shares, "position": position, "width": width, "top_k": shares.shape[1]},
+        {"COLUMNS": COLUMNS},
     )
 
 
@@ -251,10 +249,13 @@ def moe_launches(out: Tensor, x: Tensor, router_logits: Tensor, weights: MoeWeig
 
 
 def moe_triton(x: Tensor, router_logits: Tensor, weights: MoeWeights) -> Tensor:
-    """As `moe_torch`; the last axes of x, the logits and the weights have stride 1. ValueError: more than 256 experts."""
+    """As `moe_torch`; the last axes of x, the logits and the weights have stride 1. ValueError: more than
+    256 experts, or than 16 per token."""
     num_experts = weights.gate_up.shape[0]
     if num_experts > MAX_EXPERTS:
         raise ValueError(f"{num_experts} experts are more than {MAX_EXPERTS}; use the torch row")
+    if weights.top_k > MAX_TOP_K:
+        raise ValueError(f"{weights.top_k} experts per token are more than {MAX_TOP_K}; use the torch row")
     out = torch.empty_like(x)
     if len(x):
         run_all(moe_launches(out, x, router_logits, weights))

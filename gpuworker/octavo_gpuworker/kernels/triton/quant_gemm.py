@@ -1,7 +1,7 @@
 """quant_linear in Triton: a matrix-vector form for few rows, a tiled form above, and int8 x int8 / fp8 x fp8.
 
-Weight-only kernels read W once, as bytes, turn it into floats in registers and multiply there; see `quant_gemm.py` for the
-layout. The low and the high halves of int4 pairs meet two slices of x that are 16 elements apart: two products, no shuffle.
+Weight-only kernels read W once, as bytes, turn it into floats in registers and multiply there (the matrix-vector form in
+float32, without rounding W to x's dtype); see `quant_gemm.py` for the layout. The low and the high halves of int4 pairs meet two slices of x that are 16 elements apart: two products, no shuffle.
 """
 
 from __future__ import annotations
@@ -14,43 +14,41 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_gpuworker.kernels.quant_gemm import QuantWeight
-from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, power_of_two_at_least
+from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div
 
 VECTOR_ROWS: Final = 8
 """Most rows of x that the matrix-vector form takes."""
+VECTOR_FORMS: Final = (1, 4, VECTOR_ROWS)
 VECTOR_BYTES: Final = 2048
 """Weight bytes of one step of a matrix-vector program: 16 per thread, one load each."""
 
 
 @triton.jit
-def _weights(data, scales, offsets, column, inside, bytes_at, fits, stride_data, stride_scales, group,
-             INT4: tl.constexpr, OFFSET: tl.constexpr):  # fmt: skip
-    """Bytes [columns, bytes] -> (low, high) float32 [columns, bytes]; for int8 both are the same."""
-    where = inside[:, None] & fits[None, :]
-    raw = tl.load(data + column[:, None] * stride_data + bytes_at[None, :], mask=where, other=0)
-    # 16 bytes are a block of 32 elements, whose scale both halves share.
-    of_group = (bytes_at // 16 * 32 if INT4 else bytes_at) // group
-    place = column[:, None] * stride_scales + of_group[None, :]
-    scale = tl.load(scales + place, mask=where, other=0.0).to(tl.float32)
+def _codes(data, column, inside, at, width, stride_data, INT4: tl.constexpr, OFFSET: tl.constexpr):
+    """Bytes at `at` [1, G, 16] of each column's row -> (low, high) float32 [columns, G, 16]; for int8 both are the same."""
+    where = inside[:, None, None] & (at < width)
+    raw = tl.load(data + column[:, None, None] * stride_data + at, mask=where, other=0)
     if INT4:
         low = (raw & 15).to(tl.float32)
         high = (raw >> 4).to(tl.float32)
         if not OFFSET:
             low = low - 8.0
             high = high - 8.0
-        low = low * scale
-        high = high * scale
+        return low, high
     else:
-        low = raw.to(tl.float32) * scale
-        high = low
-    if OFFSET:
-        offset = tl.load(offsets + place, mask=where, other=0.0).to(tl.float32)
-        low = low + offset
-        high = high + offset
-    return low, high
+        codes = raw.to(tl.float32)
+        return codes, codes
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
+def _of_group(values, column, inside, granule, width, group, stride_scales, INT4: tl.constexpr):
+    """Scales or offsets [columns, G] of granules of 16 bytes that begin at `granule` [G]: one load for 16 or 32 weights."""
+    element = granule * 2 if INT4 else granule
+    place = column[:, None] * stride_scales + (element // group)[None, :]
+    return tl.load(values + place, mask=inside[:, None] & (granule < width)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["rows", "biased"])
 def quant_gemv_kernel(
     out,
     x,
@@ -58,6 +56,7 @@ def quant_gemv_kernel(
     scales,
     offsets,
     bias,
+    biased,
     rows,
     columns,
     width,
@@ -70,38 +69,43 @@ def quant_gemv_kernel(
     BYTES: tl.constexpr,
     INT4: tl.constexpr,
     OFFSET: tl.constexpr,
-    BIAS: tl.constexpr,
 ):
     """out [rows, columns] for up to ROWS rows; `width`: bytes of a row of W. float32 sums, no tensor cores. Grid: (columns / COLUMNS,)."""
     column = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < columns
     row = tl.arange(0, ROWS)
-    acc = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+    # A granule is 16 bytes: its sum is scaled once, and added up with the others' at the end only.
+    granules = tl.arange(0, BYTES // 16) * 16
+    at = granules[None, :, None] + tl.arange(0, 16)[None, None, :]
+    acc = tl.zeros([ROWS, COLUMNS, BYTES // 16], dtype=tl.float32)
     for base in range(0, width, BYTES):
-        at = base + tl.arange(0, BYTES)
-        fits = at < width
-        low, high = _weights(
-            data, scales, offsets, column, inside, at, fits, stride_data, stride_scales, group, INT4, OFFSET
-        )
-        first = at // 16 * 32 + at % 16 if INT4 else at
+        low, high = _codes(data, column, inside, base + at, width, stride_data, INT4, OFFSET)
+        scale = _of_group(scales, column, inside, base + granules, width, group, stride_scales, INT4)
+        if OFFSET:
+            offset = _of_group(offsets, column, inside, base + granules, width, group, stride_scales, INT4)
+        place = (base + granules[None, :, None]) * 2 + tl.arange(0, 16)[None, None, :] if INT4 else base + at
         for r in tl.static_range(ROWS):
-            alive = fits & (r < rows)
-            source = x + r * stride_x.to(tl.int64) + first
-            part = (
-                low.to(x.dtype.element_ty).to(tl.float32)
-                * tl.load(source, mask=alive, other=0.0).to(tl.float32)[None, :]
-            )
+            alive = (base + at < width) & (r < rows)
+            source = x + r * stride_x.to(tl.int64) + place
+            value = tl.load(source, mask=alive, other=0.0).to(tl.float32)
+            part = tl.sum(low * value, 2)
+            total = tl.sum(value, 2)
             if INT4:
-                more = tl.load(source + 16, mask=alive, other=0.0).to(tl.float32)[None, :]
-                part += high.to(x.dtype.element_ty).to(tl.float32) * more
-            acc += tl.where((row == r)[:, None], tl.sum(part, 1)[None, :], 0.0)
-    if BIAS:
-        acc += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+                value = tl.load(source + 16, mask=alive, other=0.0).to(tl.float32)
+                part += tl.sum(high * value, 2)
+                total += tl.sum(value, 2)
+            part = part * scale
+            if OFFSET:
+                part += offset * total
+            acc += tl.where((row == r)[:, None, None], part[None, :, :], 0.0)
+    result = tl.sum(acc, 2)
+    if biased:
+        result += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
     target = out + row[:, None].to(tl.int64) * columns + column[None, :]
-    tl.store(target, acc.to(out.dtype.element_ty), mask=(row < rows)[:, None] & inside[None, :])
+    tl.store(target, result.to(out.dtype.element_ty), mask=(row < rows)[:, None] & inside[None, :])
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "biased"])
 def quant_gemm_kernel(
     out,
     x,
@@ -109,6 +113,7 @@ def quant_gemm_kernel(
     scales,
     offsets,
     bias,
+    biased,
     rows,
     columns,
     width,
@@ -121,7 +126,6 @@ def quant_gemm_kernel(
     BYTES: tl.constexpr,
     INT4: tl.constexpr,
     OFFSET: tl.constexpr,
-    BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """out [rows, columns] by tiles on tensor cores, W turned into x's dtype on the way. Grid: (row tiles, column tiles)."""
@@ -130,26 +134,34 @@ def quant_gemm_kernel(
     inside = column < columns
     x_rows = x + row.to(tl.int64)[:, None] * stride_x
     acc = tl.zeros([TILE_M, TILE_N], dtype=tl.float32)
+    granules = tl.arange(0, BYTES // 16) * 16
+    at = granules[None, :, None] + tl.arange(0, 16)[None, None, :]
+    flat = tl.arange(0, BYTES)
     for base in range(0, width, BYTES):
-        at = base + tl.arange(0, BYTES)
-        fits = at < width
-        low, high = _weights(
-            data, scales, offsets, column, inside, at, fits, stride_data, stride_scales, group, INT4, OFFSET
-        )
-        first = at // 16 * 32 + at % 16 if INT4 else at
-        alive = (row < rows)[:, None] & fits[None, :]
-        a = tl.load(x_rows + first[None, :], mask=alive, other=0.0)
-        acc = tl.dot(a, tl.trans(low.to(a.dtype)), acc, input_precision=PRECISION)
+        low, high = _codes(data, column, inside, base + at, width, stride_data, INT4, OFFSET)
+        scale = _of_group(scales, column, inside, base + granules, width, group, stride_scales, INT4)[:, :, None]
+        low = low * scale
+        high = high * scale
+        if OFFSET:
+            offset = _of_group(offsets, column, inside, base + granules, width, group, stride_scales, INT4)[:, :, None]
+            low = low + offset
+            high = high + offset
+        place = (base + flat // 16 * 16) * 2 + flat % 16 if INT4 else base + flat
+        alive = (row < rows)[:, None] & (base + flat < width)[None, :]
+        a = tl.load(x_rows + place[None, :], mask=alive, other=0.0)
+        b = tl.reshape(low.to(a.dtype), [TILE_N, BYTES])
+        acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
         if INT4:
-            a = tl.load(x_rows + (first + 16)[None, :], mask=alive, other=0.0)
-            acc = tl.dot(a, tl.trans(high.to(a.dtype)), acc, input_precision=PRECISION)
-    if BIAS:
+            a = tl.load(x_rows + (place + 16)[None, :], mask=alive, other=0.0)
+            b = tl.reshape(high.to(a.dtype), [TILE_N, BYTES])
+            acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    if biased:
         acc += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
     target = out + row.to(tl.int64)[:, None] * columns + column[None, :]
     tl.store(target, acc.to(out.dtype.element_ty), mask=(row < rows)[:, None] & inside[None, :])
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "biased"])
 def scaled_gemm_kernel(
     out,
     codes,
@@ -157,6 +169,7 @@ def scaled_gemm_kernel(
     data,
     scales,
     bias,
+    biased,
     rows,
     columns,
     depth,
@@ -166,7 +179,6 @@ def scaled_gemm_kernel(
     TILE_N: tl.constexpr,
     TILE_K: tl.constexpr,
     INTEGER: tl.constexpr,
-    BIAS: tl.constexpr,
 ):
     """out = (codes data^T) * code_scales[row] * scales[column]: int8 sums in int32, fp8 in float32. Grid: (row tiles, column tiles)."""
     row = tl.program_id(0) * TILE_M + tl.arange(0, TILE_M)
@@ -184,7 +196,7 @@ def scaled_gemm_kernel(
     left = tl.load(code_scales + row, mask=row < rows, other=0.0)
     right = tl.load(scales + column, mask=column < columns, other=0.0)
     result = acc.to(tl.float32) * left[:, None] * right[None, :]
-    if BIAS:
+    if biased:
         result += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     where = (row < rows)[:, None] & (column < columns)[None, :]
     target = out + row.to(tl.int64)[:, None] * columns + column[None, :]
@@ -224,7 +236,8 @@ def weight_only_launch(out: Tensor, x: Tensor, weight: QuantWeight, bias: Tensor
         "data": weight.data,
         "scales": weight.scales,
         "offsets": weight.offsets,
-        "bias": bias,
+        "bias": out if bias is None else bias,
+        "biased": int(bias is not None),
         "rows": rows,
         "columns": weight.shape[0],
         "width": weight.data.shape[1],
@@ -233,9 +246,9 @@ def weight_only_launch(out: Tensor, x: Tensor, weight: QuantWeight, bias: Tensor
         "stride_data": weight.data.stride(0),
         "stride_scales": weight.scales.stride(0),
     }
-    form = {"INT4": weight.four_bit, "OFFSET": weight.offsets is not None, "BIAS": bias is not None}
+    form = {"INT4": weight.four_bit, "OFFSET": weight.offsets is not None}
     if rows <= VECTOR_ROWS:
-        tall = power_of_two_at_least(max(rows, 1))
+        tall = next(n for n in VECTOR_FORMS if n >= rows)
         tile_bytes = 256
         tile = {"ROWS": tall, "COLUMNS": VECTOR_BYTES // tile_bytes // (2 if tall > 4 else 1), "BYTES": tile_bytes}
         grid = (ceil_div(weight.shape[0], tile["COLUMNS"]) if rows else 0,)
@@ -279,7 +292,8 @@ def scaled_launch(out: Tensor, codes: Tensor, code_scales: Tensor, weight: Quant
             "code_scales": code_scales,
             "data": weight.data,
             "scales": weight.scales,
-            "bias": bias,
+            "bias": out if bias is None else bias,
+            "biased": int(bias is not None),
             "rows": rows,
             "columns": weight.shape[0],
             "depth": depth,
@@ -291,7 +305,6 @@ def scaled_launch(out: Tensor, codes: Tensor, code_scales: Tensor, weight: Quant
             "TILE_N": tile_n,
             "TILE_K": tile_k,
             "INTEGER": codes.dtype == torch.int8,
-            "BIAS": bias is not None,
         },
         warps=warps,
         stages=3,

@@ -19,6 +19,8 @@ MAX_WIDTH: Final = 16384
 """Longest row of a norm."""
 MAX_VOCABULARY: Final = 256 * 1024
 MAX_EXPERTS: Final = 256
+MAX_TOP_K: Final = 16
+"""Experts per token."""
 LATENTS: Final = (32, 64, 128, 256, 512)
 QUANTIZED_KV: Final = (torch.int8, torch.float8_e4m3fn)
 FP8_CAPABILITY: Final = 89
@@ -97,6 +99,13 @@ def attention(needs: KernelNeeds) -> str:
     return paged(needs)
 
 
+def half_precision(needs: KernelNeeds, what: str) -> str:
+    """Products sized for tensor cores: float32 only where it is interpreted."""
+    if needs.dtype == torch.float32 and needs.device.type == "cuda":
+        return f"{what} wants bfloat16 or float16 activations"
+    return dtype(needs)
+
+
 def sampling(needs: KernelNeeds) -> str:
     """float32 logits of any model; the maxima of a row's tiles fit one program."""
     if needs.vocab_size > MAX_VOCABULARY:
@@ -108,14 +117,14 @@ def quantized_product(needs: KernelNeeds) -> str:
     """Products of quantized weights; fp8 where the device has it."""
     if needs.weight_dtype == torch.float8_e4m3fn and needs.capability < FP8_CAPABILITY:
         return f"fp8 needs compute capability 8.9, this device has {needs.capability / 10}"
-    return dtype(needs)
+    return half_precision(needs, "quantized weights") if needs.weight_dtype is not None else ""
 
 
 def experts(needs: KernelNeeds) -> str:
     """Mixture of experts: the run starts of all experts fit one program."""
     if needs.experts > MAX_EXPERTS:
         return f"{needs.experts} experts are more than {MAX_EXPERTS}"
-    return dtype(needs) if needs.experts else ""
+    return half_precision(needs, "a mixture of experts") if needs.experts else ""
 
 
 def latent(needs: KernelNeeds) -> str:
@@ -128,9 +137,7 @@ def latent(needs: KernelNeeds) -> str:
         return f"block size {needs.block_tokens} is not one of {', '.join(map(str, BLOCK_TOKENS))} tokens"
     if needs.kv_dtype != needs.dtype:
         return f"a latent cache of {_name(needs.kv_dtype)} beside {_name(needs.dtype)} activations is not written"
-    if needs.dtype == torch.float32 and needs.device.type == "cuda":
-        return "float32 latents do not fit the tile; use bfloat16 or float16"
-    return dtype(needs)
+    return half_precision(needs, "a latent cache")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -27,6 +27,7 @@ from octavo_gpuworker.kernels.triton.sampling_variants import sampling_variants
 from octavo_gpuworker.kernels.triton.store_kv import TOKENS_PER_PROGRAM, store_kv_launch
 from octavo_gpuworker.kernels.triton.variant import META, SHORT, Variant
 
+HALVES: Final = (torch.bfloat16, torch.float16)
 GROUPS: Final = (1, 3, 4, 8)
 WIDTHS: Final = (512, 576, 1024, 2048, 4096, 8192, 16384)
 ROWS: Final = (1, 17, 65)
@@ -140,9 +141,9 @@ FAMILIES: Final[tuple[Callable[[int], Iterator[Variant]], ...]] = (
     lambda _: (variant for dtype in DTYPES for variant in linear_variants(dtype)),
     lambda _: move_variants(),
     lambda _: sampling_variants(),
-    lambda _: (variant for dtype in DTYPES for variant in quant_variants(dtype)),
-    lambda _: (variant for dtype in DTYPES for variant in moe_variants(dtype)),
-    lambda _: (variant for dtype in DTYPES if dtype != torch.float32 for variant in mla_variants(dtype)),
+    lambda _: (variant for dtype in HALVES for variant in quant_variants(dtype)),
+    lambda _: (variant for dtype in HALVES for variant in moe_variants(dtype)),
+    lambda _: (variant for dtype in HALVES for variant in mla_variants(dtype)),
 )
 """Variants of each family for a compute capability (80, 90, ...); a new family adds its own."""
 
