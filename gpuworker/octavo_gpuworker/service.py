@@ -21,6 +21,7 @@ from octavo.rpc.host import Host
 from octavo.step import StepBudget
 from octavo.v1 import worker_pb2 as pb
 
+from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
 from octavo_gpuworker.graphs import graphed
 from octavo_gpuworker.link import SchedulerLink
@@ -151,6 +152,7 @@ class Worker:
             ),
             start_transfer=self._start_transfer,
             on_end=self._ended,
+            sampler=sampler_of(decoder.kernels),
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)

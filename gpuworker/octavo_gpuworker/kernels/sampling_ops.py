@@ -130,12 +130,11 @@ def _penalize(logits: Tensor, penalties: Penalties) -> None:
     for row, slot in enumerate(penalties.slots.tolist()):
         length, prompt_len = int(penalties.length[slot]), int(penalties.prompt_len[slot])
         tokens = penalties.history[slot, :length].long()
-        values = logits[row]
-        seen, repetition = tokens.unique(), penalties.repetition[row]
-        held = values[seen]
-        values[seen] = torch.where(held > 0, held / repetition, held * repetition)
-        output, counts = tokens[prompt_len:].unique(return_counts=True)
-        values[output] -= penalties.presence[row] + penalties.frequency[row] * counts
+        values, repetition = logits[row], penalties.repetition[row]
+        seen = tokens.bincount(minlength=len(values)) > 0
+        values.copy_(torch.where(seen, torch.where(values > 0, values / repetition, values * repetition), values))
+        counts = tokens[prompt_len:].bincount(minlength=len(values))
+        values -= torch.where(counts > 0, penalties.presence[row] + penalties.frequency[row] * counts, 0.0)
 
 
 def _add_bias(logits: Tensor, bias: Bias) -> None:

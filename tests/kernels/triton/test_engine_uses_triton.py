@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 from octavo.step import StepBudget
+from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.kernels import KernelTable, select_kernels
 from octavo_gpuworker.kernels.needs import needs_of
@@ -75,7 +76,8 @@ def decoder_of(config: ModelConfig, prefer: str, kv: torch.dtype = torch.float32
 def greedy(decoder: Decoder, new: int = 8) -> tuple[list[list[int]], int, list[Report]]:
     """Three sequences, the second chunked while the others decode: their tokens, the mixed steps, the reports."""
     pool = KvPool(decoder.config, 32, 8, decoder.kv_dtype)
-    engine = Engine(decoder, pool, budget=StepBudget(14, 14, 8), start_transfer=lambda order: None)
+    sampler = sampler_of(decoder.kernels)
+    engine = Engine(decoder, pool, budget=StepBudget(14, 14, 8), start_transfer=lambda order: None, sampler=sampler)
     first = 1
     for slot, prompt in enumerate(PROMPTS):
         blocks = list(range(first, first + -(-(len(prompt) + new) // 8)))
@@ -110,7 +112,7 @@ def test_eight_greedy_tokens_equal_the_oracle_and_every_call_is_tritons(name) ->
     if name == "qwen3":  # strict: cuBLAS' place is no fallback
         linear = next(key for key in used if key[0] == "linear")
         assert linear[1:] in (("torch", "chosen"), ("onednn", "chosen"))
-    names = ("rms_norm", "add_rms_norm", "store_kv", "paged_attention", act)
+    names = ("rms_norm", "add_rms_norm", "store_kv", "paged_attention", act, "sample")
     assert used == {linear, *((op, "triton", "chosen") for op in names)}
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry, 31, lambda: decoder.kernels.kernel_calls_by_reason)

@@ -9,7 +9,7 @@ from octavo_gpuworker.kernels.mla import mla_decode_torch
 from octavo_gpuworker.kernels.paged_batch import paged_batch
 from octavo_gpuworker.kernels.triton.mla import mla_decode_triton, mla_launches
 
-EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite

@@ -11,7 +11,7 @@ from octavo_gpuworker.kernels.triton.moe import grouped_gemm_launch, moe_triton,
 from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
-EXAMPLES = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TOKENS = st.sampled_from([0, 1, 3, 17, 70])
 
 

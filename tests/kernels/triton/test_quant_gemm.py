@@ -22,7 +22,7 @@ from octavo_gpuworker.kernels.triton.quant_gemm import (
     weight_only_launch,
 )
 
-EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ROWS = st.sampled_from([0, 1, 2, 3, 5, 8, 9, 17, 70])
 COLUMNS = st.sampled_from([1, 33, 70])
 DTYPES = st.sampled_from([torch.float32, torch.float16])

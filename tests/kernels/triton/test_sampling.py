@@ -15,7 +15,7 @@ from octavo_gpuworker.kernels.triton.sampling import sample_triton
 from octavo_gpuworker.philox import uniforms
 from torch import Tensor
 
-EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 VOCABULARIES = st.sampled_from([1, 31, 1024, 1025, 2500, 9000])
 
 

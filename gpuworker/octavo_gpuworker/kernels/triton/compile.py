@@ -24,7 +24,8 @@ from triton.compiler import ASTSource
 from octavo_gpuworker.kernels.triton.budget import Resources, over_budget, read_budget, update_budget
 from octavo_gpuworker.kernels.triton.occupancy import DEVICES, occupancy
 from octavo_gpuworker.kernels.triton.specialize import specialize
-from octavo_gpuworker.kernels.triton.variants import Variant, all_variants
+from octavo_gpuworker.kernels.triton.variant import Variant
+from octavo_gpuworker.kernels.triton.variants import all_variants
 
 MMA: Final = re.compile(r"\b(?:[HIQDB]MMA|HGMMA|IGMMA|QGMMA|UTC[A-Z]*MMA)\b")
 """Tensor core instructions: mma.sync (HMMA, ...), wgmma (HGMMA, ...), tcgen05 (UTCHMMA, ...)."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_gpuworker.kernels.sampling_ops import SampleInputs, SampleOutputs
-from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, power_of_two_at_least, run_all
+from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, run_all
 from octavo_gpuworker.kernels.triton.requirements import MAX_VOCABULARY
 from octavo_gpuworker.kernels.triton.sampling_draw import (
     sample_best_kernel,
@@ -26,6 +26,8 @@ TILE: Final = 1024
 """Tokens whose maximum is kept: the grain of skipping."""
 TILES_PER_SEGMENT: Final = 8
 """Tiles of one program: a vocabulary of 128k makes 16 programs per row."""
+MAX_TILES: Final = MAX_VOCABULARY // TILE
+MAX_SEGMENTS: Final = MAX_TILES // TILES_PER_SEGMENT
 CHUNK: Final = 2048
 """Candidates read at once while bisecting."""
 
@@ -38,14 +40,6 @@ class _Grid:
     vocab_size: int
     tiles: int
     segments: int
-
-    @property
-    def padded_tiles(self) -> int:
-        return max(16, power_of_two_at_least(self.tiles))
-
-    @property
-    def padded_segments(self) -> int:
-        return max(16, power_of_two_at_least(self.segments))
 
     @property
     def constants(self) -> dict[str, int]:
@@ -119,13 +113,13 @@ def _threshold(
         sample_gather_kernel,
         (grid.rows, grid.segments),
         {**shared, "logits": logits, "tile_max": scan.tile_max, **grid.shape(logits)},
-        {**grid.constants, "TILES": grid.padded_tiles, "SEGMENTS": grid.padded_segments},
+        {**grid.constants, "TILES": MAX_TILES, "SEGMENTS": MAX_SEGMENTS},
     )
     search = Launch(
         sample_search_kernel,
         (grid.rows,),
         {**shared, "threshold": threshold, "vocab_size": grid.vocab_size, "segments": grid.segments},
-        {"SEGMENTS": grid.padded_segments, "CHUNK": CHUNK},
+        {"SEGMENTS": MAX_SEGMENTS, "CHUNK": CHUNK},
         warps=4,
     )
     return threshold, [gather, search]
@@ -147,7 +141,7 @@ def _best(raw: Tensor, grid: _Grid, scan: _Scan, outputs: SampleOutputs, wanted:
             "wanted": wanted,
             **shape,
         },
-        {"TILE": TILE, "TILES": grid.padded_tiles, "SEGMENTS": grid.padded_segments},
+        {"TILE": TILE, "TILES": MAX_TILES, "SEGMENTS": MAX_SEGMENTS},
     )
 
 
@@ -230,7 +224,7 @@ def _draw(
             "stride_raw": raw.stride(0),
             "segments": grid.segments,
         },
-        {"SEGMENTS": grid.padded_segments, "LOGPROBS": raw_scan is not None},
+        {"SEGMENTS": MAX_SEGMENTS, "LOGPROBS": raw_scan is not None},
         warps=1,
     )
     return [draw, finish]

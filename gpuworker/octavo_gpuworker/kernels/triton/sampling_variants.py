@@ -1,4 +1,4 @@
-"""Binaries of the sampling family: the row of tiles and segments is padded to a power of two; odd vocabularies load unaligned."""
+"""Binaries of the sampling family: one serves every vocabulary whose rows are aligned, another the odd ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from octavo_gpuworker.kernels.sampling_ops import Bias, Grammar, Penalties, Samp
 from octavo_gpuworker.kernels.triton.sampling import sample_launches
 from octavo_gpuworker.kernels.triton.variant import META, Variant
 
-VOCABULARIES: Final = (16384, 16385, 32768, 32769, 65536, 65537, 131072, 131073, 262128, 262129)
-"""One of each padding, with rows that are and are not multiples of 16 apart."""
+VOCABULARIES: Final = (128256, 50257)
+"""Rows that are and are not multiples of 16 apart."""
 
 
 def sample_inputs(rows: int, vocab_size: int, edited: bool, max_logprobs: int) -> SampleInputs:
@@ -45,9 +45,7 @@ def sampling_variants() -> Iterator[Variant]:
         _, launches = sample_launches(logits, sample_inputs(4, vocab_size, edited, logprobs))
         for launch in launches:
             constants = launch.constants
-            parts = [f"t{constants['TILES']}"] if "TILES" in constants else []
-            parts += [f"s{constants['SEGMENTS']}"] if "SEGMENTS" in constants else []
-            parts += [name.lower() for name in ("SCALED", "GRAMMAR", "LOGPROBS") if constants.get(name)]
+            parts = [name.lower() for name in ("SCALED", "GRAMMAR", "LOGPROBS") if constants.get(name)]
             if _reads_rows(launch.arguments) and vocab_size % 16:
                 parts.append("ragged")
             yield Variant("-".join(parts) or "any", launch, False)
