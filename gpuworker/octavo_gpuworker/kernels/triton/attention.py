@@ -41,7 +41,7 @@ def prefill_tile(head_dim: int, dtype: torch.dtype, quantized: bool, capability:
     in registers; before compute capability 9.0 operands of tensor cores are registers too, dequantized ones twice.
     """
     if dtype == torch.float32:
-        return Tile(16, 16, 8 if head_dim > 64 else 4, 1)
+        return Tile(16, 16, 8 if head_dim > 64 and capability < 90 else 4, 1)
     if capability < 90:
         return Tile(64 if quantized else 128, 32, 8, 5)
     return Tile(128, 64, 8, 5)
