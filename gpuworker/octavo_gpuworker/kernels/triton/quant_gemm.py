@@ -275,7 +275,7 @@ def _tile(rows: int, dtype: torch.dtype, four_bit: bool) -> tuple[int, int, int,
     if dtype == torch.float32:
         return 16, 32, 32, 4, 1
     if rows <= 64:
-        return 16 if rows <= 16 else 64, 64, 64, 4, 3
+        return (16, 64, 64, 4, 3) if rows <= 16 else (64, 64, 64, 8, 3)
     return 128, 128, 32 if four_bit else 64, 8, 3
 
 

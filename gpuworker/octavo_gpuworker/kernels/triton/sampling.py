@@ -28,7 +28,7 @@ TILES_PER_SEGMENT: Final = 8
 """Tiles of one program: a vocabulary of 128k makes 16 programs per row."""
 MAX_TILES: Final = MAX_VOCABULARY // TILE
 MAX_SEGMENTS: Final = MAX_TILES // TILES_PER_SEGMENT
-CHUNK: Final = 2048
+CHUNK: Final = 1024
 """Candidates read at once while bisecting."""
 
 
@@ -120,7 +120,7 @@ def _threshold(
         (grid.rows,),
         {**shared, "threshold": threshold, "vocab_size": grid.vocab_size, "segments": grid.segments},
         {"SEGMENTS": MAX_SEGMENTS, "CHUNK": CHUNK},
-        warps=4,
+        warps=8,
     )
     return threshold, [gather, search]
 
