@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 STAMP := $(VENV)/.installed
 DISTRIBUTIONS := protos gateway scheduler gpuworker kvstore cli
 
-.PHONY: install demo test soak check protos bench clean
+.PHONY: install demo test soak check protos docs bench clean
 
 install: $(STAMP)
 
 $(STAMP): constraints.txt requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "installing into $(VENV): a few minutes the first time"
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip<26" -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt \
@@ -32,6 +36,9 @@ check: install
 
 protos: install
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=protos --pyi_out=protos --grpc_python_out=protos protos/octavo/v1/*.proto
+
+docs: install
+	$(BIN)/python scripts/docs
 
 bench: install
 	$(BIN)/octavo bench serve

@@ -7,7 +7,7 @@ import re
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from octavo_cli.service_log import Record
+from octavo_cli.service_log import LAST_WORDS, Record
 from octavo_cli.state import ServiceState
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
@@ -26,6 +26,8 @@ class ConsoleWatcher:
 
     def record(self, service: str, record: Record) -> None:
         """A worker's load progress as a bar on a terminal, else as lines; warnings and errors of anybody."""
+        if record.message.startswith(LAST_WORDS):
+            return  # the reason comes with the death
         if record.level in ("warning", "error", "critical"):
             self._line(f"{service}: {record.message}")
         elif service.startswith("gpuworker") and _SHOWN.search(record.message) and _is_progress(record):

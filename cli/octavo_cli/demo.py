@@ -31,8 +31,7 @@ def run_demo(flags: Sequence[str], modules: Mapping[str, str], question: str = Q
         own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
         state = start_detached([*own, *flags], 1, 300.0, console, modules)
         try:
-            if not console.is_terminal:
-                console.print("\n".join(state_urls(state)), markup=False, highlight=False)
+            console.print("\n".join(state_urls(state)), markup=False, highlight=False)
             console.print(f"\n> {question}", markup=False, highlight=False)
             with Client(state.urls["grpc"]) as client, client.chat_stream(question, temperature=0.0) as stream:
                 write_chunks(stream)

@@ -66,7 +66,7 @@ def examine(flags: list[str]) -> list[Check]:
     """Every check, in reading order. Nothing here raises: what cannot be found out is a finding."""
     manifest, checks = _manifest(flags)
     checks += [_python(), *_cpu(), _memory(manifest), *_torch(), _compiler(), _packages()]
-    checks += [_model(manifest), *_ports(manifest), _disk(manifest), _shared_memory(), _cluster(manifest)]
+    checks += [_model(manifest), *port_checks(manifest), _disk(manifest), _shared_memory(), _cluster(manifest)]
     return checks
 
 
@@ -177,14 +177,24 @@ def _model(manifest: Manifest) -> Check:
     return Check("model", "ok", found)
 
 
-def _ports(manifest: Manifest) -> list[Check]:
+def port_checks(manifest: Manifest) -> list[Check]:
+    """Whether the addresses that a client or a service dials by default are free, or held by our own cluster."""
     leases = PortLeases()
     checks = []
+    try:
+        ours = running_state(Path(manifest.deployment.run_dir).absolute())
+    except NoCluster:
+        held: set[str] = set()
+    else:
+        held = {item.address for item in ours.services} | {ours.urls.get("http", "").removeprefix("http://")}
     for key, address in (
         ("gateway.grpc_listen", manifest.gateway.grpc_listen),
         ("gateway.http_listen", manifest.gateway.http_listen),
         ("scheduler.listen", manifest.scheduler.listen),
     ):
+        if address in held:
+            checks.append(Check(f"port {key}", "ok", f"{address} is held by the cluster of this run folder"))
+            continue
         try:
             leases.exactly(key, address)
             checks.append(Check(f"port {key}", "ok", f"{address} is free"))

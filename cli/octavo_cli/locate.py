@@ -25,6 +25,8 @@ def gateway_url(url: str, run_dir: str = "", manifest: str = "") -> str:
         return url
     folder = run_dir_of(run_dir, manifest)
     state = running_state(folder)
+    if state.stopping:
+        raise NoCluster(f"the cluster of {folder} is stopping")
     if not state.ready:
         raise NoCluster(f"the cluster of {folder} is still starting; `octavo status` shows how far it is")
     return state.urls["grpc"]

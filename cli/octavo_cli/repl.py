@@ -93,11 +93,13 @@ class Conversation:
 
     def _set(self, name: str, text: str) -> str:
         name = name.replace("-", "_")
+        if not name:
+            return f"/set NAME VALUE; NAME is one of system, {', '.join(SETTABLE)}"
         if name == "system":
             self._system = text.strip()
             return "system message set"
         if name not in SETTABLE:
-            return f"{name or 'nothing'} cannot be set; choose from system, {', '.join(SETTABLE)}"
+            return f"{name} cannot be set; choose from system, {', '.join(SETTABLE)}"
         if not text.strip():
             self._options.pop(name, None)
             return f"{name} is the default again"

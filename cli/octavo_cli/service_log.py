@@ -8,6 +8,8 @@ from pathlib import Path
 
 _SEVERE = ("error", "critical")
 _ENDED = "ended with exit code "
+LAST_WORDS = ("cannot start: ", _ENDED)
+"""How the lines begin that a service logs at its end; `reason_of_death` is made of them."""
 
 
 @dataclass(frozen=True, slots=True)

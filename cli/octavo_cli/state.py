@@ -66,6 +66,7 @@ class ClusterState:
 
     supervisor: Process
     ready: bool = False
+    stopping: bool = False
     urls: dict[str, str] = field(default_factory=dict)
     services: tuple[ServiceState, ...] = ()
 

@@ -86,7 +86,8 @@ class Supervisor:
             task.cancel()
         results = await asyncio.gather(*keepers, return_exceptions=True)
         await asyncio.gather(limit, stopping, return_exceptions=True)
-        clean = await self._drain()
+        failed = self._failure is not None or any(isinstance(result, Exception) for result in results)
+        clean = await self._drain(asked=not failed)
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -160,11 +161,11 @@ class Supervisor:
             self._failure = StartFailed(f"not ready after {ready_timeout_s:g} s: {late}; see {self._run_dir / 'logs'}")
             self._stopping.set()
 
-    async def _drain(self) -> bool:
+    async def _drain(self, *, asked: bool) -> bool:
         """Stops every service, the gateway first. Returns whether none had to be killed."""
-        if self._failure is None:
+        if asked:
             self._watcher.draining()
-        self.state = replace(self.state, ready=False)
+        self.state = replace(self.state, ready=False, stopping=True)
         self._save()
         clean = True
         for kinds in STOP_ORDER:

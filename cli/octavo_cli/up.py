@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from octavo.manifest import ManifestError
 from octavo.rpc.settings import Settings, load_settings
 from rich.console import Console
 
@@ -67,9 +68,19 @@ async def _supervise(supervisor: Supervisor, ready_timeout_s: float) -> bool:
 
 @contextlib.contextmanager
 def owned_run_dir(run_dir: Path) -> Iterator[None]:
-    """Holds the run folder for one cluster. Raises StartFailed when another one has it."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with (run_dir / "up.lock").open("ab") as lock:
+    """Holds the run folder for one cluster.
+
+    Raises StartFailed when another one has it, ManifestError when it is no folder that can be written.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        opened = (run_dir / "up.lock").open("ab")
+    except OSError as error:
+        raise ManifestError(
+            f"deployment.run_dir: {run_dir} cannot be used ({error.strerror}); choose a folder that can be written",
+            field="deployment.run_dir",
+        ) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -147,6 +158,8 @@ def _wait_ready(child: subprocess.Popen[bytes], run_dir: Path, log_path: Path, c
         for line in lines[shown:]:
             if line.startswith(ERROR_PREFIX):  # its last word, which becomes our error
                 continue
+            if line.startswith(READY_LINE):  # the URLs are the caller's to print
+                line = line.partition(":")[0]
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         shown = len(lines)
         if lines and lines[-1].startswith(READY_LINE):

@@ -12,6 +12,16 @@ from octavo_cli.spans import REQUEST_SPAN, Span
 
 COLOURS = {"gateway": "cyan", "scheduler": "yellow", "gpuworker": "green", "kvstore": "magenta"}
 _HIDDEN = ("gen_ai.latency.", "gen_ai.request.", "network.", "server.", "rpc.", "thread.", "code.")
+_HEADLINE_OR_TWICE = {
+    "gen_ai.operation.name",
+    "gen_ai.provider.name",
+    "gen_ai.response.model",
+    "gen_ai.usage.prompt_tokens",
+    "gen_ai.usage.completion_tokens",
+    "octavo.outcome",
+    "octavo.request_id",
+}
+"""What the headline says already, and older names of the same figure; `--json` has everything."""
 _PREFIXES = ("octavo.", "gen_ai.")
 _TTFT_KEYS_S = ("gen_ai.latency.time_to_first_token",)
 
@@ -94,7 +104,11 @@ def first_token_ms(spans: Sequence[Span], root: Span) -> float | None:
 
 def describe(span: Span) -> str:
     """`key=value` of the attributes that say something, then the events, then the error."""
-    words = [f"{_short(key)}={_shown(value)}" for key, value in span.attributes.items() if not key.startswith(_HIDDEN)]
+    words = [
+        f"{_short(key)}={_shown(value)}"
+        for key, value in span.attributes.items()
+        if key not in _HEADLINE_OR_TWICE and not key.startswith(_HIDDEN)
+    ]
     counts: dict[str, int] = {}
     for event in span.events:
         counts[event.name] = counts.get(event.name, 0) + 1

@@ -22,14 +22,14 @@ from octavo.errors import OctavoError
 from octavo.manifest import ModelSettings
 from octavo.rpc.channels import open_channel
 from octavo.rpc.host import EXIT_MISMATCH, Host, run_service
-from octavo.v1 import inference_pb2, inference_pb2_grpc
+from octavo.v1 import inference_pb2
 
 from octavo_gateway.admission import Admission, GenerationDefaults
 from octavo_gateway.chat import ChatRenderer
 from octavo_gateway.gateway import ModelFacts, OctavoGateway
 from octavo_gateway.http.server import start_http
 from octavo_gateway.metrics import GatewayMetrics
-from octavo_gateway.service import InferenceServicer
+from octavo_gateway.service import InferenceServicer, register
 from octavo_gateway.tenants import TenantDirectory
 from octavo_gateway.tokenizer_files import generation_defaults, load_tokenizer
 from octavo_gateway.upstream import Upstream, UpstreamSettings
@@ -101,8 +101,7 @@ async def setup(host: Host) -> None:
         admission, upstream, TenantDirectory(manifest.tenants.keys), facts, metrics, host.tracer, host.log,
         time.monotonic, settings.slow_client_timeout_s,
     )  # fmt: skip
-    servicer = InferenceServicer(gateway, host.log)
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, host.server)  # type: ignore[no-untyped-call]
+    register(InferenceServicer(gateway, host.log), host.server, settings.max_body_bytes)
     host.announce(inference_pb2.DESCRIPTOR)
     host.on_drain(gateway.drain)
     await host.listen(settings.grpc_listen)

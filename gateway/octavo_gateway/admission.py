@@ -41,6 +41,10 @@ class Limits:
     max_logprobs: int = 20
 
 
+UNKNOWN_LIMITS: Final = Limits(b"", 16, I32, I32)
+"""Before the first Welcome: nothing is too long, but what is wrong anywhere is wrong here."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
     """The model's own sampling defaults (generation_config.json)."""
@@ -93,6 +97,7 @@ class AdmittedRequest:
     prompt_ids: list[int]
     prompt_keys: bytes  # packed 32-byte keys of the full blocks; empty: cache off
     root_key: bytes  # what the keys were derived from
+    namespace_root: bytes  # 32 bytes, parent of the first block's key; empty: cache off
     sampling: Sampling
     text: TextRules
     max_tokens: int
@@ -136,6 +141,12 @@ class Admission:
         if params.echo and params.kind != "generate":
             raise check.invalid("echo", "it is for raw prompts only; leave it out")
         self._check_prompt(params, limits)
+
+    def check_sampling(self, params: RequestParams, limits: Limits) -> None:
+        """What `admit` checks beyond the prompt's length, for a request that cannot be admitted yet."""
+        self._sampling(params, limits)
+        self._seed(params)
+        check.stop_strings(params.stop, limits.max_stop_strings)
 
     def check_model(self, model: str) -> None:
         """UnknownModel unless `model` is empty or the served one."""
@@ -199,6 +210,7 @@ class Admission:
             prompt_ids=prompt_ids,
             prompt_keys=b"" if params.cache_off else self.keys(prompt_ids, tenant, params.cache_salt, limits),
             root_key=limits.root_key,
+            namespace_root=b"" if params.cache_off else self.root(tenant, params.cache_salt, limits),
             sampling=sampling,
             text=TextRules(
                 stops=check.stop_strings(params.stop, limits.max_stop_strings),
@@ -222,15 +234,19 @@ class Admission:
 
     def keys(self, prompt_ids: Sequence[int], tenant: str, salt: str, limits: Limits) -> bytes:
         """Packed keys of the prompt's full blocks in the tenant's namespace."""
-        root = namespace_root(limits.root_key, self.secret, tenant, salt)
-        return pack_keys(extend_keys(root, prompt_ids, limits.block_tokens))
+        return pack_keys(extend_keys(self.root(tenant, salt, limits), prompt_ids, limits.block_tokens))
+
+    def root(self, tenant: str, salt: str, limits: Limits) -> bytes:
+        """The parent of a first block's key in the tenant's namespace."""
+        return namespace_root(limits.root_key, self.secret, tenant, salt)
 
     def rekey(self, admitted: AdmittedRequest, limits: Limits) -> AdmittedRequest:
         """The same request under another root key, after a worker of another make came."""
-        keys = b""
+        keys = root = b""
         if not admitted.cache_off:
             keys = self.keys(admitted.prompt_ids, admitted.tenant, admitted.cache_salt, limits)
-        return replace(admitted, prompt_keys=keys, root_key=limits.root_key)
+            root = self.root(admitted.tenant, admitted.cache_salt, limits)
+        return replace(admitted, prompt_keys=keys, root_key=limits.root_key, namespace_root=root)
 
     def _max_tokens(self, params: RequestParams, prompt_tokens: int, limits: Limits) -> int:
         room = limits.max_model_len - prompt_tokens

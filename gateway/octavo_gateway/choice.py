@@ -9,12 +9,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from octavo_gateway.admission import TextRules
 from octavo_gateway.detokenizer import Detokenizer
 from octavo_gateway.requests import Delta, FinishWord, TokenLogprob
 from octavo_gateway.stops import StopMatcher
 from octavo_gateway.tokenizer import Tokenizer
+
+MAX_DELTA_ENTRIES: Final = 4096
+"""Token ids and weighted logprobs in one delta: a replay of a long answer must stay below gRPC's 4 MB message."""
+_LOGPROB_ENTRIES: Final = 4
+"""A logprob with its text and bytes weighs as much as this many plain tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +134,18 @@ class ChoiceReader:
         self.ended = False
 
     def pull(self) -> Delta | None:
-        """Everything new as one delta, or None when there is nothing. An echoed prompt is a delta of its own."""
+        """What is new as one delta of bounded size, or None when there is nothing. An echoed prompt is a delta of its own."""
         choice = self._choice
         self._skip_known_tokens()
         if not self._head_given:
             return self._pull_head()
         if self.ended or (self._tokens == len(choice.ids) and choice.finish_reason is None):
             return None
-        first, last = self._tokens, len(choice.ids)
+        first = self._tokens
+        last = min(len(choice.ids), first + self._most_tokens(first))
         at = choice.bytes_after(first)
         text = "".join(choice.pieces[first:last])
-        if choice.finish_reason is not None:
+        if choice.finish_reason is not None and last == len(choice.ids):
             text += choice.tail
             self.ended = True
         if at < self._from_byte:
@@ -155,6 +162,12 @@ class ChoiceReader:
             finish_reason=choice.finish_reason if self.ended else None,
             stop_hit=choice.stop_hit if self.ended else "",
         )
+
+    def _most_tokens(self, first: int) -> int:
+        """How many tokens from `first` on fit one delta; all of a choice carry about as many logprobs."""
+        raw = self._choice.logprobs[first] if first < len(self._choice.ids) else None
+        weight = 1 if raw is None else 1 + _LOGPROB_ENTRIES * (1 + len(raw.top_tokens))
+        return max(1, MAX_DELTA_ENTRIES // weight)
 
     def _pull_head(self) -> Delta | None:
         self._head_given = True

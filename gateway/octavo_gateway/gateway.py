@@ -26,7 +26,7 @@ from octavo.errors import (
 from opentelemetry.trace import Tracer
 
 from octavo_gateway import sampling_checks as check
-from octavo_gateway.admission import MAX_NAME_CHARS, Admission, AdmittedRequest
+from octavo_gateway.admission import MAX_NAME_CHARS, UNKNOWN_LIMITS, Admission, AdmittedRequest
 from octavo_gateway.chat import check_messages
 from octavo_gateway.generation import GenerationView
 from octavo_gateway.live import LiveRequest
@@ -41,6 +41,7 @@ DEADLINE_GRACE_S: Final = 0.5
 """The scheduler ends a request at its deadline; this much later the gateway does it without it."""
 MAX_TOKENIZE_CHARS: Final = 1_000_000
 KEPT_FOR_ACK: Final = 4096
+MAX_ACK_MS: Final = 1e9
 CANCEL_TIMEOUT_S: Final = 30.0
 
 
@@ -115,6 +116,9 @@ class OctavoGateway:
             raise Unavailable(
                 "this gateway is shutting down; try another", reason="rejected-draining", retry_after_s=1.0
             )
+        if not self._upstream.ready:  # a bad request is told so at once, whoever is away
+            self._admission.check(params, self._upstream.limits or UNKNOWN_LIMITS)
+            self._admission.check_sampling(params, self._upstream.limits or UNKNOWN_LIMITS)
         limits = await self._upstream.wait_ready()
         self._admission.check(params, limits)
         tokenizing_ns = time.time_ns()
@@ -124,7 +128,7 @@ class OctavoGateway:
         deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
         admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits)
         span.admitted(admitted)
-        live = self._same_request(admitted)
+        live = await self._same_request(admitted)
         if live is None:
             live = self._submit(admitted, span, received)
         await self._accepted(live, span)
@@ -136,24 +140,34 @@ class OctavoGateway:
             return self._admission.encode(params)
         return await asyncio.to_thread(self._admission.encode, params)
 
-    def _same_request(self, admitted: AdmittedRequest) -> LiveRequest | None:
+    async def _same_request(self, admitted: AdmittedRequest) -> LiveRequest | None:
         """The live request of this id or key. AlreadyExists when its body is another."""
-        found = self._live.get((admitted.tenant, admitted.request_id))
-        if found is None and admitted.idempotency_key:
-            found = self._by_key.get((admitted.tenant, admitted.idempotency_key))
-        if found is None or found.ended:
+        names = admitted.tenant, admitted.request_id, admitted.idempotency_key
+        found = self._find(*names)
+        while found is not None and found.admitted is None and not found.accepted.done():
+            await asyncio.shield(found.accepted)  # an attach that does not know yet whether there is one
+            found = self._find(*names)
+        if found is None or found.admitted is None:
             return None
-        if found.admitted is not None and found.admitted.body_hash != admitted.body_hash:
+        if found.admitted.body_hash != admitted.body_hash:
             raise AlreadyExists(
                 "a request of this id or idempotency key exists with another body; use a new one", field="request_id"
             )
         return found
 
+    def _find(self, tenant: str, request_id: str, idempotency_key: str) -> LiveRequest | None:
+        """What runs under this id, or else under this key."""
+        for table, name in ((self._live, request_id), (self._by_key, idempotency_key)):
+            found = table.get((tenant, name)) if name else None
+            if found is not None and not found.ended:
+                return found
+        return None
+
     def _submit(self, admitted: AdmittedRequest, span: RequestSpan, received: float) -> LiveRequest:
         deadline = None if admitted.deadline_s is None else received + admitted.deadline_s
         if deadline is not None and deadline <= self._clock():
             raise DeadlineExceeded("the deadline had passed on arrival", reason="rejected-deadline")
-        live = self._new_live(wire_id(admitted.tenant, admitted.request_id), admitted, received)
+        live = self._new_live(admitted.tenant, admitted.request_id, admitted, received)
         live.traceparent = span.traceparent
         live.deadline = deadline
         self._upstream.submit(live)
@@ -169,8 +183,9 @@ class OctavoGateway:
                 table[tenant, name] = live
                 live.names.append((table, (tenant, name)))
 
-    def _new_live(self, name: str, admitted: AdmittedRequest | None, received: float) -> LiveRequest:
-        return LiveRequest(name, self._tokenizer, self._upstream, self, self._clock, admitted, received)
+    def _new_live(self, tenant: str, request_id: str, admitted: AdmittedRequest | None, received: float) -> LiveRequest:
+        name = wire_id(tenant, request_id)
+        return LiveRequest(name, tenant, self._tokenizer, self._upstream, self, self._clock, admitted, received)
 
     def _watch_deadline(self, live: LiveRequest, deadline: float) -> None:
         def too_late() -> None:
@@ -204,8 +219,8 @@ class OctavoGateway:
             check.name("idempotency_key", idempotency_key, MAX_NAME_CHARS)
             if not request_id and not idempotency_key:
                 raise check.invalid("request_id", "neither it nor idempotency_key is given; send one")
-            live = self._live.get((tenant, request_id)) or self._by_key.get((tenant, idempotency_key))
-            if live is None or live.ended:
+            live = self._find(tenant, request_id, idempotency_key)
+            if live is None:
                 await self._upstream.wait_ready()
                 live = self._attach_upstream(tenant, request_id, idempotency_key)
             await self._accepted(live, span)
@@ -221,11 +236,10 @@ class OctavoGateway:
             raise
 
     def _attach_upstream(self, tenant: str, request_id: str, idempotency_key: str) -> LiveRequest:
-        name = wire_id(tenant, request_id or self._admission.draw_id())
-        live = self._new_live(name, None, self._clock())
+        live = self._new_live(tenant, request_id or self._admission.draw_id(), None, self._clock())
         # Known at once, so that a second attach waits for the same answer.
         self._name(live, tenant, request_id, idempotency_key)
-        self._upstream.attach(live, tenant, idempotency_key)
+        self._upstream.attach(live, idempotency_key)
         return live
 
     async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
@@ -237,7 +251,7 @@ class OctavoGateway:
         word = reason if reason in ("client_disconnect", "slow_client", "shutdown") else "client_cancel"
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                return await self._upstream.cancel_and_wait(name, word)
+                return await self._upstream.cancel_and_wait(name, tenant, word)
         except TimeoutError:
             raise Unavailable("the scheduler did not confirm the cancel in time", reason="scheduler-slow") from None
 
@@ -245,6 +259,8 @@ class OctavoGateway:
         self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext
     ) -> bool:
         name = (self._tenants.tenant_of(edge.api_key), request_id)
+        for field, value in (("first_token_ms", first_token_ms), ("last_token_ms", last_token_ms)):
+            check.number(field, value, 0, MAX_ACK_MS)
         if name not in self._live and name not in self._ackable:
             return False
         self._ackable.pop(name, None)
@@ -260,11 +276,13 @@ class OctavoGateway:
         model: str,
         text: str | None,
         messages: Sequence[ChatMessage] | None,
+        edge: EdgeContext,
         *,
         parse_special: bool = False,
         add_bos: bool | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
+        self._tenants.tenant_of(edge.api_key)
         self._admission.check_model(model)
         if messages is not None:
             check_messages(messages)
@@ -280,12 +298,16 @@ class OctavoGateway:
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         return self._tokenizer.pieces(check.token_ids("token_ids", token_ids, self._tokenizer.vocab_size))
 
-    def detokenize(self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    def detokenize(
+        self, model: str, token_ids: Sequence[int], edge: EdgeContext, *, skip_special_tokens: bool = False
+    ) -> str:
+        self._tenants.tenant_of(edge.api_key)
         self._admission.check_model(model)
         ids = check.token_ids("token_ids", token_ids, self._tokenizer.vocab_size)
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
-    def models(self) -> list[ModelInfo]:
+    def models(self, edge: EdgeContext) -> list[ModelInfo]:
+        self._tenants.tenant_of(edge.api_key)
         limits = self._upstream.limits
         return [
             ModelInfo(

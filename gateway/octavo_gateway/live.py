@@ -25,7 +25,7 @@ class Orders(Protocol):
 
     def stop_choice(self, wire_id: str, index: int, at_len: int) -> None: ...
 
-    def cancel(self, wire_id: str, reason: str) -> None: ...
+    def cancel(self, wire_id: str, tenant: str, reason: str) -> None: ...
 
     def forget(self, wire_id: str) -> None: ...
 
@@ -64,6 +64,7 @@ class LiveRequest:
     def __init__(
         self,
         wire_id: str,
+        tenant: str,
         tokenizer: Tokenizer,
         orders: Orders,
         observer: Observer,
@@ -72,6 +73,7 @@ class LiveRequest:
         received: float | None = None,
     ) -> None:
         self.wire_id = wire_id
+        self.tenant = tenant
         self.admitted = admitted
         self.choices: list[ChoiceOutput] = []
         self.attempt = 1
@@ -183,7 +185,7 @@ class LiveRequest:
         """Asks for its end; the terminal comes from the scheduler. First reason wins."""
         if not self.ended and not self.cancel_reason:
             self.cancel_reason = reason
-            self._orders.cancel(self.wire_id, reason)
+            self._orders.cancel(self.wire_id, self.tenant, reason)
 
     def leave(self, reason: str) -> None:
         """A client is gone; the last one to go cancels."""

@@ -14,7 +14,7 @@ from octavo.errors import InternalError
 from octavo_gateway.admission import AdmittedRequest, Sampling, TextRules
 
 VERSION: Final = 1
-_LEFT_OUT: Final = frozenset({"prompt_ids", "prompt_keys", "root_key", "deadline_s", "body_hash"})
+_LEFT_OUT: Final = frozenset({"prompt_ids", "prompt_keys", "root_key", "namespace_root", "deadline_s", "body_hash"})
 
 
 def dump_state(admitted: AdmittedRequest) -> bytes:
@@ -39,6 +39,7 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
             prompt_ids=prompt_ids,
             prompt_keys=b"",
             root_key=b"",
+            namespace_root=b"",
             deadline_s=None,
             body_hash=bytes.fromhex(content.pop("body_hash")),
             seeds=tuple(content.pop("seeds")),

@@ -198,21 +198,24 @@ class Gateway(Protocol):
         model: str,
         text: str | None,
         messages: Sequence[ChatMessage] | None,
+        edge: EdgeContext,
         *,
         parse_special: bool = False,
         add_bos: bool | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Token ids of text or of rendered messages. Raises InvalidRequest, UnknownModel."""
+        """Token ids of text or of rendered messages. Raises Unauthenticated, InvalidRequest, UnknownModel."""
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """The vocabulary's piece of each id."""
 
-    def detokenize(self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Text of ids; invalid UTF-8 becomes U+FFFD. Raises InvalidRequest on an id out of range."""
+    def detokenize(
+        self, model: str, token_ids: Sequence[int], edge: EdgeContext, *, skip_special_tokens: bool = False
+    ) -> str:
+        """Text of ids; invalid UTF-8 becomes U+FFFD. Raises Unauthenticated, InvalidRequest on an id out of range."""
 
-    def models(self) -> list[ModelInfo]:
-        """The served models."""
+    def models(self, edge: EdgeContext) -> list[ModelInfo]:
+        """The served models. Raises Unauthenticated."""
 
     @property
     def ready(self) -> bool:

@@ -43,6 +43,7 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
         body_hash=admitted.body_hash,
         gateway_state=dump_state(admitted),
         cache_off=admitted.cache_off,
+        namespace_root=admitted.namespace_root,
     )
 
 

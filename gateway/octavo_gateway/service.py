@@ -13,6 +13,7 @@ from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 
 from octavo_gateway import inference_wire as wire
+from octavo_gateway.request_bytes import TolerantServer
 from octavo_gateway.requests import EdgeContext, Gateway, Generation
 from octavo_gateway.rich_status import status_trailer
 from octavo_gateway.slow_client import write_or_cancel
@@ -132,7 +133,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async def answer() -> pb.TokenizeResponse:
             add_bos = request.add_bos if request.HasField("add_bos") else None
-            ids = self._token_ids(request, parse_special=request.parse_special, add_bos=add_bos)
+            ids = self._token_ids(request, edge_context(context), parse_special=request.parse_special, add_bos=add_bos)
             return pb.TokenizeResponse(token_ids=ids, pieces=self._gateway.pieces(ids))
 
         response: pb.TokenizeResponse = await self._unary(context, answer)
@@ -140,8 +141,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
         async def answer() -> pb.CountTokensResponse:
-            tokens = len(self._token_ids(request))
-            return pb.CountTokensResponse(tokens=tokens, max_model_len=self._gateway.models()[0].max_model_len)
+            edge = edge_context(context)
+            tokens = len(self._token_ids(request, edge))
+            return pb.CountTokensResponse(tokens=tokens, max_model_len=self._gateway.models(edge)[0].max_model_len)
 
         response: pb.CountTokensResponse = await self._unary(context, answer)
         return response
@@ -149,6 +151,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     def _token_ids(
         self,
         request: pb.TokenizeRequest | pb.CountTokensRequest,
+        edge: EdgeContext,
         *,
         parse_special: bool = False,
         add_bos: bool | None = None,
@@ -161,6 +164,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             request.model,
             request.text if given == "text" else None,
             wire.chat_messages(chat.messages) if given == "messages" else None,
+            edge,
             parse_special=parse_special,
             add_bos=add_bos,
             add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
@@ -169,7 +173,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         async def answer() -> pb.DetokenizeResponse:
             text = self._gateway.detokenize(
-                request.model, list(request.token_ids), skip_special_tokens=request.skip_special_tokens
+                request.model,
+                list(request.token_ids),
+                edge_context(context),
+                skip_special_tokens=request.skip_special_tokens,
             )
             return pb.DetokenizeResponse(text=text)
 
@@ -177,7 +184,18 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         return response
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=[wire.model_message(model) for model in self._gateway.models()])
+        async def answer() -> pb.ListModelsResponse:
+            models = self._gateway.models(edge_context(context))
+            return pb.ListModelsResponse(models=[wire.model_message(model) for model in models])
+
+        response: pb.ListModelsResponse = await self._unary(context, answer)
+        return response
+
+
+def register(servicer: InferenceServicer, server: grpc.aio.Server, max_body_bytes: int) -> None:
+    """Puts every method on the server; bytes that are no message get INVALID_ARGUMENT."""
+    tolerant = TolerantServer(server, abort, max_body_bytes)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, tolerant)  # type: ignore[no-untyped-call]
 
 
 async def abort(context: Context, error: OctavoError) -> NoReturn:

@@ -22,7 +22,8 @@ class TenantDirectory:
         """The tenant of `api_key` (`Bearer ` in front is allowed). Unauthenticated when it is missing or unknown."""
         if not self._by_hash:
             return DEFAULT_TENANT
-        key = api_key.removeprefix("Bearer ").strip()
+        scheme, _, rest = api_key.strip().partition(" ")
+        key = rest.strip() if scheme.lower() == "bearer" else api_key.strip()
         if not key:
             raise Unauthenticated("an API key is needed; send `Authorization: Bearer <key>`", reason="missing_api_key")
         tenant = self._by_hash.get(_hash(key))

@@ -118,10 +118,10 @@ class Upstream:
         self._register(live)
         self._send_submit(live)
 
-    def attach(self, live: LiveRequest, tenant: str, idempotency_key: str) -> None:
+    def attach(self, live: LiveRequest, idempotency_key: str) -> None:
         """Registers a request whose state the scheduler holds, and asks for it by its name or key."""
         self._register(live)
-        order = scheduler_pb2.AttachOrder(request_id=live.wire_id, idempotency_key=idempotency_key, tenant=tenant)
+        order = scheduler_pb2.AttachOrder(request_id=live.wire_id, idempotency_key=idempotency_key, tenant=live.tenant)
         self._attaches[live.wire_id] = order
         self._send(scheduler_pb2.AttachGatewayRequest(attach=order))
 
@@ -138,9 +138,9 @@ class Upstream:
         order = scheduler_pb2.StopChoice(request_id=wire_id, index=index, at_len=at_len)
         self._send(scheduler_pb2.AttachGatewayRequest(stop_choice=order))
 
-    def cancel(self, wire_id: str, reason: str) -> None:
-        """Asks the scheduler to end a request."""
-        order = scheduler_pb2.CancelOrder(request_id=wire_id, reason=reason)
+    def cancel(self, wire_id: str, tenant: str, reason: str) -> None:
+        """Asks the scheduler to end a request of this tenant."""
+        order = scheduler_pb2.CancelOrder(request_id=wire_id, reason=reason, tenant=tenant)
         self._send(scheduler_pb2.AttachGatewayRequest(cancel=order))
 
     def forget(self, wire_id: str) -> None:
@@ -150,8 +150,8 @@ class Upstream:
         if not self._live:
             self._idle.set()
 
-    async def cancel_and_wait(self, wire_id: str, reason: str) -> CancelOutcome:
-        """Cancels any request of this cell and waits until its last block is back. Unavailable when the stream breaks."""
+    async def cancel_and_wait(self, wire_id: str, tenant: str, reason: str) -> CancelOutcome:
+        """Cancels any request of this tenant and cell and waits until its last block is back. Unavailable when the stream breaks."""
         if not self._connected:
             await self.wait_ready()
         answer: asyncio.Future[CancelOutcome] = asyncio.get_running_loop().create_future()
@@ -161,12 +161,14 @@ class Upstream:
         if live is not None and not live.cancel_reason:
             live.cancel(reason)
         else:
-            self.cancel(wire_id, reason)
+            self.cancel(wire_id, tenant, reason)
         try:
             return await answer
         finally:
             if answer in waiting:
                 waiting.remove(answer)
+            if not waiting and self._cancels.get(wire_id) is waiting:
+                del self._cancels[wire_id]
 
     def _send(self, message: scheduler_pb2.AttachGatewayRequest) -> None:
         # While disconnected nothing is queued: a new stream begins with what the live requests need.
@@ -230,7 +232,7 @@ class Upstream:
     def _resume(self, live: LiveRequest) -> None:
         """What a live request needs on a new stream."""
         if live.cancel_reason:
-            self.cancel(live.wire_id, live.cancel_reason)
+            self.cancel(live.wire_id, live.tenant, live.cancel_reason)
         elif live.admitted is None:
             self._send(scheduler_pb2.AttachGatewayRequest(attach=self._attaches[live.wire_id]))
         else:

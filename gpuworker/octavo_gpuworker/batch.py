@@ -40,7 +40,7 @@ def views(sequences: Iterable[Sequence], block_tokens: int) -> list[SeqView]:
     return [
         SeqView(seq.slot, seq.rank, len(seq.tokens), seq.computed, len(seq.blocks) * block_tokens, seq.paused)
         for seq in sequences
-        if not seq.wait_xfer
+        if not seq.waiting
     ]
 
 

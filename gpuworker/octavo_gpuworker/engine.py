@@ -10,6 +10,7 @@ Rules that hold here (each a test):
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -36,16 +37,22 @@ from octavo_gpuworker.orders import (
     Released,
     Report,
     SeqFinish,
+    SiblingOrder,
     StopOrder,
+    TokenLogprobs,
     TransferDone,
     UpdateOrder,
 )
-from octavo_gpuworker.sampler import Sampled, sample
+from octavo_gpuworker.refusal import admit_fault, blocks_fault
+from octavo_gpuworker.reporter import Reporter
+from octavo_gpuworker.sampler import sample
 from octavo_gpuworker.sequence import Sequence, from_admit
 
-MERGE_NS = 5_000_000
-"""Steps within this time of the last report share the next one, if nothing else happened."""
 ENDED_TRANSFERS_KEPT = 4096
+LOW_WATER = 2
+"""Positions left in a table at which the scheduler must hear of it: one step reported late, one launched."""
+
+log = logging.getLogger(__name__)
 
 
 class Forward(Protocol):
@@ -98,12 +105,10 @@ class Engine:
         self._tables = BlockTables(pool.block_tokens, 64)
         self._by_seq: dict[int, Sequence] = {}
         self._by_slot: dict[int, Sequence] = {}
-        self._leader_of: dict[int, int] = {}  # sibling not split yet -> its leader
         self._transfers: set[int] = set()
         self._ended: dict[int, int] = {}  # xfer_id -> ok_blocks, for an Admit that comes later
         self._inbox: deque[Order | LoadedBlock | TransferDone] = deque()
-        self._report = Report()
-        self._report_since_ns = 0
+        self._reporter = Reporter()
 
     # --- what other threads may call -------------------------------------------------------------------------------
 
@@ -115,52 +120,51 @@ class Engine:
 
     def run_once(self) -> bool:
         """Applies what was posted, then one step if any sequence can. Returns whether a step ran."""
+        began_ns = time.monotonic_ns()
         self.apply_inbox()
         step = compose(views(self._by_slot.values(), self.pool.block_tokens), self.budget)
-        self._report.starved = step.starved
-        if not step.chunks:
-            return False
-        self._run(step)
-        return True
+        if step.chunks:
+            self._run(step, began_ns)
+        self._reporter.starved(step.starved)
+        return bool(step.chunks)
 
-    def take_report(self, *, force: bool = False) -> Report | None:
-        """The report of all since the last one, when it is due; None while steps of equal composition may still be merged."""
-        report = self._report
-        due = (
-            force
-            or report.finishes
-            or report.released
-            or report.transfers_done
-            or report.first_tokens
-            or report.starved
-        )
-        if not due and (not report.steps or time.monotonic_ns() - self._report_since_ns < MERGE_NS):
-            return None
-        report.step = self.steps
-        self._report = Report()
-        return report
+    def take_reports(self, *, force: bool = False, live: bool = False) -> list[Report]:
+        """The reports that are due, oldest first; steps of equal composition may still be merged into the next one.
+
+        `force` gives the current one in any case, also empty; `live` adds to it what is held, for the core's audit.
+        """
+        reports, current = self._reporter.take(self.steps, force=force)
+        if current is not None:
+            if live:
+                current.live_seqs, current.live_transfers = list(self._by_seq), list(self._transfers)
+            reports.append(current)
+        return reports
+
+    @property
+    def report_pending(self) -> bool:
+        """Something happened that no report has told yet."""
+        return self._reporter.pending
 
     @property
     def busy(self) -> bool:
-        """It holds sequences (running, waiting for a load, or siblings to come)."""
+        """It holds sequences (running, paused, waiting for a load or for their leader)."""
         return bool(self._by_seq)
 
-    def live(self) -> tuple[list[int], list[int]]:
-        """Sequences (siblings to come included) and transfers that are held, for the core's audit."""
-        return [*self._by_seq, *self._leader_of], list(self._transfers)
+    @property
+    def has_work(self) -> bool:
+        """A sequence should be stepping: neither paused nor waiting. Only for the step thread."""
+        return any(not (seq.paused or seq.waiting) for seq in self._by_seq.values())
 
     def reset(self) -> None:
         """A new epoch: forgets every order, sequence and transfer. Labels stay: the pool's content is still valid."""
         self._inbox.clear()
         for seq in self._by_seq.values():
             self._on_end(SequenceEnd(seq, "epoch", time.time_ns()))
-            self.labels.forget(seq.blocks[seq.computed // self.pool.block_tokens :])
         self._by_seq.clear()
         self._by_slot.clear()
-        self._leader_of.clear()
         self._transfers.clear()
         self._ended.clear()
-        self._report = Report()
+        self._reporter.clear()
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
@@ -198,67 +202,81 @@ class Engine:
                 self.budget = StepBudget(item.budget_with_decodes, item.budget_alone, item.max_seqs)
 
     def _admit(self, order: AdmitOrder) -> None:
-        seq = from_admit(order, time.time_ns())
+        fault = admit_fault(order, self.pool, self.decoder.config.vocab_size) or self._slot_fault(order)
+        if order.seq in self._by_seq:
+            log.error("seq %d was admitted twice; the second Admit is passed over", order.seq)
+            return
+        if fault:
+            log.error("seq %d cannot run: %s", order.seq, fault)
+            group: tuple[AdmitOrder | SiblingOrder, ...] = (order, *order.siblings)
+            for refused in group:
+                self._reporter.finish(SeqFinish(refused.slot, refused.seq, "failed", 0, fault))
+                self._reporter.release(Released(refused.seq, len(order.tokens), 0))
+            return
+        leader = from_admit(order, time.time_ns())
         size = self.pool.block_tokens
-        self.labels.forget(seq.blocks[max(seq.computed, seq.wait_base) // size :])
-        for sibling in seq.siblings:
-            self._leader_of[sibling.seq] = seq.seq
-            self.labels.forget(sibling.blocks[seq.prompt_len // size :])
-        self._enter(seq)
-        if seq.wait_xfer and seq.wait_xfer in self._ended:
-            self._start_after_load(seq, self._ended[seq.wait_xfer])
+        self.labels.forget(leader.blocks[max(leader.computed, leader.wait_base) // size :])
+        for sibling in leader.siblings:
+            self.labels.forget(sibling.blocks[sibling.shared_blocks(leader) :])
+        for seq in (leader, *leader.siblings):
+            self._by_seq[seq.seq] = self._by_slot[seq.slot] = seq
+            self._tables.set(seq.slot, seq.blocks)
+        if leader.wait_xfer and leader.wait_xfer not in self._transfers:
+            self._start_after_load(leader, self._ended.get(leader.wait_xfer, 0))
 
-    def _enter(self, seq: Sequence) -> None:
-        self._by_seq[seq.seq] = seq
-        self._by_slot[seq.slot] = seq
-        self._tables.set(seq.slot, seq.blocks)
+    def _slot_fault(self, order: AdmitOrder) -> str:
+        slots = (order.slot, *(sibling.slot for sibling in order.siblings))
+        taken = [slot for slot in slots if slot in self._by_slot]
+        return f"slot: {taken[0]} is taken by seq {self._by_slot[taken[0]].seq}" if taken else ""
 
     def _grant(self, order: GrantOrder) -> None:
-        if seq := self._by_seq.get(order.seq):
-            self.labels.forget(order.blocks)
-            self._tables.set(seq.slot, order.blocks, start=len(seq.blocks))
-            seq.blocks.extend(order.blocks)
-        elif (leader := self._leader_of.get(order.seq)) is not None:
-            self.labels.forget(order.blocks)
-            next(s for s in self._by_seq[leader].siblings if s.seq == order.seq).blocks.extend(order.blocks)
+        seq = self._by_seq.get(order.seq)
+        if seq is None:
+            return
+        if fault := blocks_fault(order.blocks, self.pool):
+            self._fail(seq, fault)
+            return
+        self.labels.forget(order.blocks)
+        self._tables.set(seq.slot, order.blocks, start=len(seq.blocks))
+        seq.blocks.extend(order.blocks)
 
     def _stop(self, order: StopOrder) -> None:
-        seq = self._by_seq.get(order.seq)
-        if seq is not None:
+        if seq := self._by_seq.get(order.seq):
             self._leave(seq, order.reason)
-        elif (leader_seq := self._leader_of.pop(order.seq, None)) is not None:
-            leader = self._by_seq[leader_seq]
-            leader.siblings = tuple(sibling for sibling in leader.siblings if sibling.seq != order.seq)
-            self._report.released.append(Released(order.seq, leader.prompt_len, 0))
 
     def _leave(self, seq: Sequence, reason: str) -> None:
         """Ends the residency: nothing of it is launched at a boundary, so its hold ends with this report."""
         del self._by_seq[seq.seq], self._by_slot[seq.slot]
-        self._report.released.append(Released(seq.seq, len(seq.tokens), seq.computed))
+        self._reporter.release(Released(seq.seq, len(seq.tokens), seq.computed))
         self._on_end(SequenceEnd(seq, reason, time.time_ns()))
+        if seq.leader:
+            self._by_seq[seq.leader].siblings.remove(seq)
         if seq.siblings:
             self._promote(seq)
 
+    def _fail(self, seq: Sequence, message: str) -> None:
+        log.error("seq %d failed: %s", seq.seq, message)
+        self._reporter.finish(SeqFinish(seq.slot, seq.seq, "failed", 0, message))
+        self._leave(seq, "failed")
+
     def _promote(self, leader: Sequence) -> None:
-        """The leader left before its prefill ended: its first sibling prefills for the others from the shared full blocks."""
-        first, *others = leader.siblings
-        heir = leader.fork(first)
-        size = self.pool.block_tokens
-        heir.computed = min(leader.computed, leader.prompt_len // size * size, heir.prompt_len - 1)
-        heir.siblings = tuple(others)
+        """The leader left before its prefill ended: its first sibling prefills for the others, from what they share."""
+        heir, *others = leader.siblings
+        shared = heir.shared_blocks(leader) * self.pool.block_tokens
+        heir.computed = min(leader.computed, shared, len(heir.tokens) - 1)
+        heir.leader, heir.siblings = 0, others
         heir.wait_xfer, heir.wait_base = leader.wait_xfer, leader.wait_base
-        del self._leader_of[first.seq]
         for other in others:
-            self._leader_of[other.seq] = heir.seq
-        self._enter(heir)
+            other.leader = heir.seq
+        leader.siblings = []
 
     def _transfer_done(self, done: TransferDone) -> None:
         if done.xfer_id not in self._transfers:
             return
         self._transfers.discard(done.xfer_id)
-        self._report.transfers_done.append(done)
+        self._reporter.transfer_done(done)
         self._ended[done.xfer_id] = done.ok_blocks
-        while len(self._ended) > ENDED_TRANSFERS_KEPT:
+        if len(self._ended) > ENDED_TRANSFERS_KEPT:
             self._ended.pop(next(iter(self._ended)))
         for seq in self._by_seq.values():
             if seq.wait_xfer == done.xfer_id:
@@ -271,112 +289,104 @@ class Engine:
 
     # --- the step --------------------------------------------------------------------------------------------------
 
-    def _run(self, step: Step) -> None:
-        started = time.monotonic_ns()
+    def _run(self, step: Step, began_ns: int) -> None:
         wall = time.time_ns()
-        for chunk in step.chunks:
-            seq = self._by_slot[chunk.slot]
-            seq.started_ns = seq.started_ns or wall
+        self._reporter.begin_step(step)
         try:
             inputs = build_inputs(step.chunks, self._by_slot, self._tables, self.decoder.device)
+            built_ns = time.monotonic_ns()
             logits = self.decoder.forward(inputs, self.pool)
-        except (MemoryError, torch.OutOfMemoryError) as error:
+            forward_ns = time.monotonic_ns() - built_ns
+            rows, source = self._rows(step.chunks)
+            sampled = sample(logits if len(source) == logits.shape[0] else logits[source], rows)
+            sample_ns = time.monotonic_ns() - built_ns - forward_ns
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             self._shed(step, error)
             return
-        forwarded = time.monotonic_ns()
-        rows, splits = self._sample_rows(step.chunks, logits)
-        sampled = sample(splits, rows)
-        ended = time.monotonic_ns()
-        self._account(step, started, forwarded, ended)
-        for chunk in step.chunks:
-            seq = self._by_slot[chunk.slot]
-            seq.computed = chunk.start + chunk.count
-            if chunk.count > 1 or not seq.first_token_ns:
-                seq.chunks.append((wall, chunk.count))
-            if not chunk.samples:
-                self._commit(seq, None, sampled, -1)
-        for index, seq in enumerate(rows):
-            if seq.seq not in self._by_seq:  # a sibling that begins to live with its first token
-                self._leader_of.pop(seq.seq, None)
-                self._enter(seq)
-            self._commit(seq, sampled.tokens[index], sampled, index)
-
-    def _sample_rows(self, chunks: list[Chunk], logits: torch.Tensor) -> tuple[list[Sequence], torch.Tensor]:
-        """The sequences to sample, and their logits rows; a leader at the end of its prefill brings its siblings."""
-        rows: list[Sequence] = []
-        source: list[int] = []
-        for index, chunk in enumerate(chunk for chunk in chunks if chunk.samples):
-            seq = self._by_slot[chunk.slot]
-            rows.append(seq)
-            source.append(index)
-            if seq.siblings:
-                seq.computed = chunk.start + chunk.count
-                for sibling in seq.siblings:
-                    rows.append(self._split(seq, seq.fork(sibling)))
-                    source.append(index)
-                seq.siblings = ()
-        if len(source) != logits.shape[0]:
-            logits = logits[torch.tensor(source, device=logits.device)]
-        return rows, logits
-
-    def _split(self, leader: Sequence, sibling: Sequence) -> Sequence:
-        """Full prompt blocks are shared already; the partial one is copied."""
-        partial, rest = divmod(len(leader.tokens), self.pool.block_tokens)
-        if rest:
-            self.pool.copy_block(leader.blocks[partial], sibling.blocks[partial])
-        return sibling
-
-    def _commit(self, seq: Sequence, token: int | None, sampled: Sampled, index: int) -> None:
-        """Books one sequence's part of the step into the report; ends the sequence when the token says so."""
-        report = self._report
-        tokens = [] if token is None or token < 0 else [token]
-        if seq.slot in report.slots:
-            at = report.slots.index(seq.slot)
-            report.tokens[at] += tokens
-            report.computed_len[at] = seq.computed
-        else:
-            at = len(report.slots)
-            report.slots.append(seq.slot)
-            report.tokens.append(tokens)
-            report.computed_len.append(seq.computed)
-            report.logprobs.append([])
-        if token is None:
-            return
-        if token < 0:
-            message = "the model gave logits that are not finite for this sequence"
-            report.finishes.append(SeqFinish(seq.slot, seq.seq, "failed", 0, message))
-            self._leave(seq, "failed")
-            return
-        if (logprobs := sampled.logprobs[index]) is not None:
-            report.logprobs[at].append(logprobs)
-        seq.tokens.append(token)
-        if not seq.first_token_ns:
-            seq.first_token_ns = time.time_ns()
-            wait_us, prefill_us = (
-                (seq.started_ns - seq.admitted_ns) // 1000,
-                (seq.first_token_ns - seq.started_ns) // 1000,
-            )
-            report.first_tokens.append(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks)))
-        if reason := seq.finish_reason(token):
-            report.finishes.append(SeqFinish(seq.slot, seq.seq, reason, token if reason == "stop" else 0))
-            self._leave(seq, reason)
-
-    def _account(self, step: Step, started: int, forwarded: int, ended: int) -> None:
-        report = self._report
-        if not report.steps:
-            self._report_since_ns = started
         self.steps += 1
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
-        report.steps += 1
-        report.wall_us += (ended - started) // 1000
-        report.forward_us += (forwarded - started) // 1000
-        report.sample_us += (ended - forwarded) // 1000
-        report.prefill_tokens += step.prefill_tokens
-        report.decode_seqs += step.decode_seqs
+        self._advance(step.chunks, wall)
+        for index, seq in enumerate(rows):
+            self._commit(seq, sampled.tokens[index], sampled.logprobs[index])
+        self._reporter.end_step(step, self.steps, time.monotonic_ns() - began_ns, forward_ns, sample_ns)
+
+    def _rows(self, chunks: list[Chunk]) -> tuple[list[Sequence], list[int]]:
+        """The sequences to sample and their row of the logits; a leader at the end of its prefill brings its siblings."""
+        rows: list[Sequence] = []
+        source: list[int] = []
+        row = 0
+        for chunk in chunks:
+            if chunk.samples:
+                seq = self._by_slot[chunk.slot]
+                rows.append(seq)
+                source.append(row)
+                if seq.siblings:
+                    rows += seq.siblings
+                    source += [row] * len(seq.siblings)
+                row += 1
+        return rows, source
+
+    def _advance(self, chunks: list[Chunk], wall_ns: int) -> None:
+        """Books the computed positions, and splits the groups whose prefill has ended."""
+        for chunk in chunks:
+            seq = self._by_slot[chunk.slot]
+            seq.computed = chunk.start + chunk.count
+            if not seq.first_token_ns or chunk.count > 1:
+                seq.started_ns = seq.started_ns or wall_ns
+                seq.chunks.append((wall_ns, chunk.count))
+            if len(seq.blocks) * self.pool.block_tokens - seq.computed <= LOW_WATER:
+                self._reporter.runs_low()
+            if not chunk.samples:
+                self._reporter.advance(seq.slot, seq.computed)
+            elif seq.siblings:
+                for sibling in seq.siblings:
+                    self._split(seq, sibling)
+                seq.siblings = []
+
+    def _split(self, leader: Sequence, sibling: Sequence) -> None:
+        """The sibling begins to live: full prompt blocks are shared already, what is not (the partial one) is copied."""
+        covered = -(-leader.computed // self.pool.block_tokens)
+        for ours, theirs in zip(leader.blocks[:covered], sibling.blocks, strict=False):
+            if ours != theirs:
+                self.pool.copy_block(ours, theirs)
+        sibling.computed, sibling.leader, sibling.started_ns = leader.computed, 0, leader.started_ns
+
+    def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Books one sampled token; ends the sequence when the token says so. A negative one: the row was not finite."""
+        self._reporter.advance(seq.slot, seq.computed, token, logprobs)
+        if token < 0:
+            self._fail(seq, "the model gave logits that are not finite for this sequence")
+            return
+        seq.tokens.append(token)
+        seq.steps += 1
+        if not seq.first_token_ns:
+            self._first_token(seq)
+        if reason := seq.finish_reason(token):
+            self._reporter.finish(SeqFinish(seq.slot, seq.seq, reason, token if reason == "stop" else 0))
+            self._leave(seq, reason)
+
+    def _first_token(self, seq: Sequence) -> None:
+        seq.first_token_ns = time.time_ns()
+        # wall clock, since spans need it; it may be set back, and a duration must not be negative
+        wait_us = max(0, seq.started_ns - seq.admitted_ns) // 1000
+        prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
+        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks)))
 
     def _shed(self, step: Step, error: BaseException) -> None:
         """Out of memory: the sequence that ranks last fails alone; the step is tried again without it."""
         last = max((self._by_slot[chunk.slot] for chunk in step.chunks), key=lambda seq: (seq.rank, seq.seq))
-        message = f"out of memory in a step of {len(step.chunks)} sequences: {error}"
-        self._report.finishes.append(SeqFinish(last.slot, last.seq, "failed", 0, message))
-        self._leave(last, "failed")
+        self._fail(last, f"out of memory in a step of {len(step.chunks)} sequences: {error}")
+        if self.decoder.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: on a GPU a type of its own, in torch's CPU allocator a RuntimeError with these words."""
+    words = str(error)
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or "can't allocate memory" in words
+        or "not enough memory" in words
+    )

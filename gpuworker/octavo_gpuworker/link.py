@@ -1,14 +1,14 @@
 """The worker's one stream to the scheduler: Join, Welcome, quiesce, Hello, then orders down and reports up.
 
 Every message carries the epoch and a consecutive number; a gap or a foreign epoch closes the stream, and the worker
-joins anew. Reports queue without bound only in theory: the stream is closed when the scheduler stops reading.
+joins anew. A scheduler that stops reading is left as well, so the reports that wait for it are bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -16,8 +16,7 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import scheduler_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
-from octavo_gpuworker.engine import LoadedBlock
-from octavo_gpuworker.orders import Order, Report, TransferDone
+from octavo_gpuworker.orders import Report
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
 from octavo_gpuworker.wire import orders_from, report_to
@@ -25,20 +24,24 @@ from octavo_gpuworker.wire import orders_from, report_to
 RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.05, 1.0
 BACKLOG_REPORTS = 10_000
 """A scheduler that lets this many reports pile up has stopped reading."""
-SILENCE_S = 30.0
-
+WELCOME_LIMIT_S = 10.0
+STATUS_LIMIT_S = 1.0
+"""How long a failed write waits for the stream's status, which says more."""
 
 Call = Any
 """A grpc.aio bidi call; grpc-stubs leaves its messages untyped."""
 END: Any = getattr(grpc.aio, "EOF")  # noqa: B009 - missing in grpc-stubs
 
 
-class ProtocolError(Exception):
-    """The peer broke the rules of the stream; the connection is of no use any more."""
+class StreamOver(Exception):
+    """The stream is of no use any more: the peer broke its rules, closed it, or stopped reading."""
 
 
 class SchedulerLink:
-    """Keeps the stream alive for the life of the process. `hello` is asked for anew at every connection."""
+    """Keeps the stream alive for the life of the process. `hello` is asked for anew at every connection.
+
+    `on_state(joined)` is called when orders can arrive, and when they cannot any more.
+    """
 
     def __init__(
         self,
@@ -61,67 +64,98 @@ class SchedulerLink:
         self._on_state = on_state
         self._loop = asyncio.get_running_loop()
         self._outbox: asyncio.Queue[Report] = asyncio.Queue()
+        self._leave: asyncio.Future[str] = self._loop.create_future()
+        self._epoch = 0
         self._joined = False
+        self._draining = False
+        self._left = asyncio.Event()
 
     def emit(self, report: Report) -> None:
         """Takes a report from the step thread."""
         self._loop.call_soon_threadsafe(self._take, report)
 
+    def rejoin(self, why: str) -> None:
+        """Ends the running stream; the next Hello tells what has changed."""
+        if not self._leave.done():
+            self._leave.set_result(why)
+
+    async def leave(self) -> None:
+        """Asks for no new sequences, and returns once the stream is over: when the last one has ended, or when it broke.
+
+        Without a stream it returns at once. `run` ends too, since a worker that stops joins no more.
+        """
+        self._draining = True
+        if self._epoch:
+            self._take(Report())  # tells it now; every later report repeats it
+            await self._left.wait()
+
     def _take(self, report: Report) -> None:
-        if self._joined:
-            self._outbox.put_nowait(report)
+        if not self._joined:
+            return
+        self._outbox.put_nowait(report)
+        if self._outbox.qsize() > BACKLOG_REPORTS:
+            self._joined = False
+            self.rejoin(f"{BACKLOG_REPORTS} reports wait: the scheduler has stopped reading")
 
     async def run(self) -> None:
-        """Connects again and again until it is cancelled."""
-        backoff_s = RECONNECT_FIRST_S
+        """Connects again and again until it is cancelled, or `leave` was called."""
+        backoff_s, told = RECONNECT_FIRST_S, ""
         async with open_channel(self._address) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
             while True:
+                self._leave = self._loop.create_future()
                 try:
                     await self._connection(stub)
-                    reason = "the scheduler closed the stream"
+                    reason = "closed the stream"
                 except grpc.aio.AioRpcError as error:
                     reason = f"{error.code().name}: {error.details()}"
-                except ProtocolError as error:
-                    reason = f"protocol: {error}"
-                except asyncio.InvalidStateError:  # grpc.aio's word for a write to a call that has ended already
-                    reason = "the stream ended while a message was about to be written"
-                was_joined, self._joined = self._joined, False
+                except (StreamOver, asyncio.InvalidStateError) as error:  # a write after the end raises the latter
+                    reason = str(error)
+                joined, self._epoch, self._joined = self._epoch != 0, 0, False
                 self._on_state(False)
-                if was_joined:
+                if self._draining:
+                    self._log.info("scheduler %s: %s; this worker stops", self._address, reason)
+                    self._left.set()
+                    return
+                if joined:
                     backoff_s = RECONNECT_FIRST_S
-                    self._log.warning("scheduler stream ended: %s; joining again", reason)
+                if joined or reason != told:
+                    self._log.warning("scheduler %s: %s; joining again", self._address, reason)
+                    told = reason
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, RECONNECT_MOST_S)
 
     async def _connection(self, stub: scheduler_pb2_grpc.SchedulerServiceStub) -> None:
+        """One stream from Join to its end. Raises StreamOver, AioRpcError or InvalidStateError unless it was closed in order."""
         call = stub.AttachWorker()
         try:
-            await call.write(
-                pb.AttachWorkerRequest(number=1, join=pb.WorkerJoin(worker_id=self._worker_id, boot_id=self._boot_id))
-            )
-            welcome = await call.read()
-            if welcome is END:
-                await _raise_status(call)
-                raise ProtocolError("the stream ended before Welcome")
-            if welcome.WhichOneof("message") != "welcome" or welcome.number != 1:
-                raise ProtocolError("the first message was not Welcome with number 1")
+            join = pb.WorkerJoin(worker_id=self._worker_id, boot_id=self._boot_id)
+            await call.write(pb.AttachWorkerRequest(number=1, join=join))
+            welcome = await self._welcome(call)
             await self._enter_epoch()
-            hello = pb.AttachWorkerRequest(epoch=welcome.epoch, number=2, hello=self._hello())
-            await call.write(hello)
-            self._joined = True
+            if self._draining:
+                raise StreamOver("this worker stops before it has joined")
+            await call.write(pb.AttachWorkerRequest(epoch=welcome.epoch, number=2, hello=self._hello()))
+            self._epoch, self._joined = welcome.epoch, True
             self._steps.resume()
             self._on_state(True)
             self._log.info("joined scheduler %s, epoch %d", welcome.welcome.scheduler_boot_id, welcome.epoch)
-            writer = self._loop.create_task(self._write(call, welcome.epoch))
-            try:
-                async for orders in self._read(call, welcome.epoch, writer):
-                    self._steps.post(_readable(orders))
-            finally:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
+            await self._serve(call, welcome.epoch)
         finally:
             call.cancel()
+
+    async def _welcome(self, call: Call) -> pb.AttachWorkerResponse:
+        try:
+            async with asyncio.timeout(WELCOME_LIMIT_S):
+                welcome = await call.read()
+        except TimeoutError as error:
+            raise StreamOver(f"no Welcome within {WELCOME_LIMIT_S:.0f} s") from error
+        if welcome is END:
+            await _raise_status(call)
+            raise StreamOver("the stream ended before Welcome")
+        if welcome.WhichOneof("message") != "welcome" or welcome.number != 1 or not welcome.epoch:
+            raise StreamOver("the first message was not Welcome with number 1 and an epoch")
+        return welcome  # type: ignore[no-any-return]
 
     async def _enter_epoch(self) -> None:
         """Nothing of the old epoch may run any more: steps and copies end, sequences are dropped."""
@@ -131,46 +165,52 @@ class SchedulerLink:
         while not self._outbox.empty():
             self._outbox.get_nowait()
 
-    async def _read(self, call: Call, epoch: int, writer: asyncio.Task[None]) -> AsyncIterator[pb.Orders]:
+    async def _serve(self, call: Call, epoch: int) -> None:
+        """Reads and writes until one of both ends, or `rejoin` is called."""
+        reader = self._loop.create_task(self._read(call, epoch))
+        writer = self._loop.create_task(self._write(call, epoch))
+        try:
+            waited: set[asyncio.Future[Any]] = {reader, writer, self._leave}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if self._leave.done():
+                raise StreamOver(self._leave.result())
+            if not reader.done():
+                await asyncio.wait({reader}, timeout=STATUS_LIMIT_S)
+            (reader if reader.done() else writer).result()
+        finally:
+            reader.cancel()
+            writer.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    async def _read(self, call: Call, epoch: int) -> None:
         number = 1
         while True:
-            reading = self._loop.create_task(call.read())
-            await asyncio.wait({reading, writer}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
-                writer.result()
-                raise ProtocolError("the writer ended")
-            message = reading.result()
+            message = await call.read()
             if message is END:
                 await _raise_status(call)
                 return
             number += 1
             if message.epoch != epoch or message.number != number:
-                raise ProtocolError(
+                raise StreamOver(
                     f"expected epoch {epoch} number {number}, got epoch {message.epoch} number {message.number}"
                 )
             if message.WhichOneof("message") == "orders":
-                yield message.orders
+                try:
+                    self._steps.post(list(orders_from(message.orders)))
+                except ValueError as error:
+                    raise StreamOver(f"orders that cannot be read: {error}") from error
 
     async def _write(self, call: Call, epoch: int) -> None:
         number = 2
         while True:
             report = await self._outbox.get()
-            if self._outbox.qsize() > BACKLOG_REPORTS:
-                raise ProtocolError(f"{self._outbox.qsize()} reports wait: the scheduler has stopped reading")
             number += 1
-            await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=report_to(report)))
-
-
-def _readable(message: pb.Orders) -> list[Order | LoadedBlock | TransferDone]:
-    try:
-        return list(orders_from(message))
-    except ValueError as error:
-        raise ProtocolError(f"orders that cannot be read: {error}") from error
+            message = report_to(report)
+            message.draining = self._draining
+            await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=message))
 
 
 async def _raise_status(call: Call) -> None:
     code = await call.code()
     if code != grpc.StatusCode.OK:
-        raise ProtocolError(f"{code.name}: {await call.details()}")
+        raise StreamOver(f"{code.name}: {await call.details()}")

@@ -29,6 +29,11 @@ class Sampling:
     def has_penalties(self) -> bool:
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
+    @property
+    def alters_logits(self) -> bool:
+        """Whether a row needs more than its raw logits; most do not."""
+        return self.has_penalties or bool(self.bias) or self.min_tokens > 0
+
 
 @dataclass(frozen=True, slots=True)
 class SiblingOrder:
@@ -82,6 +87,8 @@ class OffloadOrder:
     xfer_id: int
     blocks: list[int]
     keys: list[bytes]
+    parents: list[bytes] = field(default_factory=list)
+    """One per block, zeros for the head of a chain; or none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,8 @@ class TransferDone:
     bytes: int = 0
     lookup_us: int = 0
     transfer_us: int = 0
+    tier: str = ""
+    """Where a load's last whole block came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,9 @@ class Report:
     """What happened since the last report; slot-major arrays over the slots that advanced."""
 
     step: int = 0
+    """Number of the last step done."""
     steps: int = 0
+    """How many it covers; 0: no step was possible."""
     slots: list[int] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
     computed_len: list[int] = field(default_factory=list)
@@ -170,10 +181,8 @@ class Report:
     forward_us: int = 0
     sample_us: int = 0
     prefill_tokens: int = 0
+    """Over all its steps."""
     decode_seqs: int = 0
+    """Of each of its steps: they are of equal composition."""
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
-
-    def __bool__(self) -> bool:
-        """Whether anything in it must reach the scheduler now."""
-        return bool(self.steps or self.finishes or self.released or self.transfers_done or self.starved)

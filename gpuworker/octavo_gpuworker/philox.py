@@ -8,6 +8,8 @@ answer moves with every probability before it, it changes only where two candida
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Rows
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,13 +27,25 @@ def uniforms(seed: int, position: int, count: int, purpose: int = PURPOSE_SAMPLE
     return drawn
 
 
-def gumbel(seeds: list[int], positions: list[int], vocab_size: int) -> NDArray[np.float32]:
+def gumbel(seeds: Rows[int], positions: Rows[int], vocab_size: int) -> NDArray[np.float32]:
     """[R, vocab_size] float32 Gumbel noise, one row per (seed, position)."""
     noise = np.empty((len(seeds), vocab_size), dtype=np.float32)
     for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
         noise[row] = uniforms(seed, position, vocab_size)
-    np.log(noise, out=noise)
-    np.negative(noise, out=noise)
-    np.log(noise, out=noise)
-    np.negative(noise, out=noise)
-    return noise
+    return _gumbel_of(noise)
+
+
+def gumbel_at(seeds: Rows[int], positions: Rows[int], ids: NDArray[np.int64], vocab_size: int) -> NDArray[np.float32]:
+    """The same noise at ids [R, K] only: the two logarithms of a whole vocabulary cost more than its draws."""
+    noise = np.empty(ids.shape, dtype=np.float32)
+    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
+        noise[row] = uniforms(seed, position, vocab_size)[ids[row]]
+    return _gumbel_of(noise)
+
+
+def _gumbel_of(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
+    """-log(-log(u)), in place."""
+    for _ in range(2):
+        np.log(drawn, out=drawn)
+        np.negative(drawn, out=drawn)
+    return drawn

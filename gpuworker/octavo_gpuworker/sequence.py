@@ -25,7 +25,10 @@ class Sequence:
     paused: bool = False
     wait_xfer: int = 0
     wait_base: int = 0
-    siblings: tuple[SiblingOrder, ...] = ()
+    leader: int = 0
+    """Another choice of the same prompt prefills for this one; it begins at the end of that prefill."""
+    siblings: list[Sequence] = field(default_factory=list)
+    """Those that wait for this one's prefill."""
     traceparent: str = ""
     request_id: str = ""
     admitted_ns: int = 0
@@ -33,19 +36,19 @@ class Sequence:
     first_token_ns: int = 0
     chunks: list[tuple[int, int]] = field(default_factory=list)
     """(wall nanoseconds, tokens) of each prefill chunk, for the span's events."""
+    steps: int = 0
+    """Steps that gave it a token."""
+    counts: TokenCounts | None = None
+    """Kept only for sequences with penalties."""
 
     @property
     def waiting(self) -> bool:
-        """A load that it needs has not ended."""
-        return self.wait_xfer != 0
+        """It cannot step yet whatever blocks it has: a load that it needs, or its leader's prefill, has not ended."""
+        return self.wait_xfer != 0 or self.leader != 0
 
     @property
     def output_len(self) -> int:
         return len(self.tokens) - self.prompt_len
-
-    def capacity(self, block_tokens: int) -> int:
-        """Positions that the granted blocks cover."""
-        return len(self.blocks) * block_tokens
 
     def finish_reason(self, token: int) -> str:
         """`stop`, `length`, or empty, after `token` was appended."""
@@ -57,31 +60,61 @@ class Sequence:
             return "length"
         return ""
 
-    def fork(self, sibling: SiblingOrder) -> Sequence:
-        """Another choice at the end of this one's prefill: same prompt, own seed, slot and blocks, nothing generated yet."""
+    def token_counts(self) -> TokenCounts:
+        """How often each token occurs, brought up to date; replayed from `tokens`, so a resumed sequence has the same."""
+        if self.counts is None:
+            self.counts = TokenCounts()
+        self.counts.update(self.tokens, self.prompt_len)
+        return self.counts
+
+    def sibling(self, order: SiblingOrder) -> Sequence:
+        """Another choice of the same prompt, with seed, slot and blocks of its own; it waits for this one's prefill."""
         return Sequence(
-            seq=sibling.seq,
-            slot=sibling.slot,
+            seq=order.seq,
+            slot=order.slot,
             tokens=list(self.tokens),
             prompt_len=self.prompt_len,
-            computed=self.computed,
-            blocks=list(sibling.blocks),
+            computed=0,
+            blocks=list(order.blocks),
             sampling=self.sampling,
-            seed=sibling.seed,
+            seed=order.seed,
             max_len=self.max_len,
             rank=self.rank,
             resumed_len=self.resumed_len,
             stop_after=self.stop_after,
+            leader=self.seq,
             traceparent=self.traceparent,
             request_id=self.request_id,
             admitted_ns=self.admitted_ns,
-            started_ns=self.started_ns,
+        )
+
+    def shared_blocks(self, other: Sequence) -> int:
+        """Leading blocks that both tables have in common."""
+        pairs = zip(self.blocks, other.blocks, strict=False)
+        return next(
+            (i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(self.blocks), len(other.blocks))
         )
 
 
+@dataclass(slots=True)
+class TokenCounts:
+    """Occurrences per token id of a growing token list: of the output alone, and whether seen at all (prompt included)."""
+
+    output: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, None] = field(default_factory=dict)
+    upto: int = 0
+
+    def update(self, tokens: list[int], prompt_len: int) -> None:
+        """Counts what was appended since the last call."""
+        for token in tokens[max(self.upto, prompt_len) :]:
+            self.output[token] = self.output.get(token, 0) + 1
+        self.seen.update(dict.fromkeys(tokens[self.upto :]))
+        self.upto = len(tokens)
+
+
 def from_admit(order: AdmitOrder, now_ns: int) -> Sequence:
-    """The sequence that an Admit starts."""
-    return Sequence(
+    """The sequence that an Admit starts, its siblings with it."""
+    leader = Sequence(
         seq=order.seq,
         slot=order.slot,
         tokens=list(order.tokens),
@@ -96,8 +129,9 @@ def from_admit(order: AdmitOrder, now_ns: int) -> Sequence:
         stop_after=order.stop_after,
         wait_xfer=order.wait_xfer,
         wait_base=order.wait_base,
-        siblings=order.siblings,
         traceparent=order.traceparent,
         request_id=order.request_id,
         admitted_ns=now_ns,
     )
+    leader.siblings = [leader.sibling(sibling) for sibling in order.siblings]
+    return leader

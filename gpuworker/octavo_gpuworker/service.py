@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import sys
@@ -15,6 +16,7 @@ from blake3 import blake3
 from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, weights_hash
 from octavo.errors import OctavoError
 from octavo.manifest import Manifest
+from octavo.packing import pack_keys, pack_u32
 from octavo.rpc.host import Host
 from octavo.step import StepBudget
 from octavo.v1 import worker_pb2 as pb
@@ -30,10 +32,11 @@ from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, Tran
 from octavo_gpuworker.spans import span_recorder
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
-from octavo_gpuworker.warmup import ArtifactMismatch, calibrate, check_parity
+from octavo_gpuworker.warmup import ArtifactMismatch, Calibration, calibrate, check_parity
 
 MAX_SEQS_PER_STEP = 256
 PROGRESS_LINE_S = 1.0
+STORE_POLL_S = 1.0
 
 
 def verify_artifacts(manifest: Manifest) -> None:
@@ -149,10 +152,11 @@ class Worker:
             start_transfer=self._start_transfer,
             on_end=self._ended,
         )
-        self.calibration = pb.Calibration()
+        self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
         self.transfers = Transfers(manifest.gpuworker.kvstore, pool, self.root_key, self._post)
         self._store_id = ""
+        self._is_joined = self._stuck = False
         self.link = SchedulerLink(
             manifest.gpuworker.scheduler,
             self.worker_id,
@@ -176,8 +180,7 @@ class Worker:
         self.engine.steps = self.engine.mixed_steps = 0
 
     def hello(self) -> pb.WorkerHello:
-        from octavo.packing import pack_keys, pack_u32
-
+        """What the scheduler learns at every connection."""
         blocks, keys = self.engine.labels.resident()
         return pb.WorkerHello(
             root_key=self.root_key,
@@ -191,7 +194,7 @@ class Worker:
             resident_keys=pack_keys(keys),
             model=self._host.manifest.model.name or resolve_model(self._host.manifest.model.ref).name,
             pid=os.getpid(),
-            calibration=self.calibration,
+            calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.decoder.config.vocab_size,
         )
 
@@ -204,26 +207,44 @@ class Worker:
         await self.link.run()
 
     async def drain(self) -> None:
-        """Running sequences go on until the scheduler has taken them elsewhere or the drain's time is over."""
-        await asyncio.to_thread(self.steps.stop)
-        await self.transfers.close()
+        """What runs goes on to its end; what the drain's time cuts off is resumed elsewhere by the scheduler."""
+        try:
+            await self.link.leave()
+        finally:
+            await asyncio.to_thread(self.steps.stop)
+            await self.transfers.close()
 
     async def _watch_store(self) -> None:
-        """A kvstore that starts after the worker is found, and told with the next Hello."""
+        """A kvstore that starts after the worker is told by a new Hello, once no sequence would be lost by it."""
+        late = False
         while not self._store_id and self._host.manifest.gpuworker.kvstore:
-            await asyncio.sleep(1.0)
-            self._store_id = await self.transfers.store_id()
+            await asyncio.sleep(STORE_POLL_S)
+            self._store_id, late = await self.transfers.store_id(), True
         self._host.log.info("kvstore %s", self._store_id or "none")
+        while late:
+            await asyncio.sleep(STORE_POLL_S)
+            if not self.engine.busy:
+                self.link.rejoin(f"kvstore {self._store_id} has started")
+                return
 
     async def _watch_progress(self) -> None:
         limit_s = self._host.manifest.gpuworker.progress_timeout_s
         while True:
             await asyncio.sleep(min(1.0, limit_s / 4))
-            stuck_s = self.steps.stuck_for_s()
-            if stuck_s > limit_s:
-                self._host.set_state("not_serving", f"work but no progress for {stuck_s:.0f} s")
-            elif self._host.state == "not_serving" and self._host.why.startswith("work but"):
-                self._host.set_state("serving")
+            self._stuck = self.steps.stuck_for_s() > limit_s
+            self._show_state()
+
+    def _show_state(self) -> None:
+        """Health follows joining and progress; a drain is never taken back."""
+        if self._host.state == "draining":
+            return
+        if self._stuck:
+            limit_s = self._host.manifest.gpuworker.progress_timeout_s
+            self._host.set_state("not_serving", f"work but no progress for {limit_s:g} s")
+        elif not self._is_joined:
+            self._host.set_state("not_serving", "no scheduler")
+        else:
+            self._host.set_state("serving")
 
     # --- called by the step thread ---------------------------------------------------------------------------------
 
@@ -247,11 +268,8 @@ class Worker:
         self.steps.post(items)
 
     def _joined(self, joined: bool) -> None:
-        if self._host.state in ("draining",) or (
-            self._host.state == "not_serving" and self._host.why.startswith("work but")
-        ):
-            return
-        self._host.set_state("serving" if joined else "not_serving", "" if joined else "no scheduler")
+        self._is_joined = joined
+        self._show_state()
 
 
 async def setup(host: Host) -> None:

@@ -37,7 +37,7 @@ def span_recorder(tracer: trace.Tracer, worker_id: str, block_tokens: int) -> Ca
                 "octavo.prefill.cached_tokens": max(0, seq.resumed_len - computed),
                 "octavo.prefill.chunks": len(seq.chunks),
                 "octavo.kv.blocks": len(seq.blocks),
-                "octavo.worker_wait_us": (seq.started_ns - seq.admitted_ns) // 1000,
+                "octavo.worker_wait_us": max(0, seq.started_ns - seq.admitted_ns) // 1000,
             },
             events=[("chunk", at_ns, {"octavo.tokens": tokens}) for at_ns, tokens in seq.chunks],
         )
@@ -51,6 +51,7 @@ def span_recorder(tracer: trace.Tracer, worker_id: str, block_tokens: int) -> Ca
                 {
                     **common,
                     "octavo.decode.tokens": len(seq.tokens) - seq.resumed_len,
+                    "octavo.decode.steps": seq.steps,
                     "octavo.kv.blocks": -(-seq.computed // block_tokens),
                     "octavo.finish.reason": end.reason,
                 },

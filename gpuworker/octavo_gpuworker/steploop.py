@@ -15,6 +15,7 @@ SWITCH_INTERVAL_S = 0.0005
 BUSY_REPORT_S = 0.1
 IDLE_REPORT_S = 1.0
 LIVE_LIST_S = 1.0
+STOP_LIMIT_S = 30.0
 
 
 class StepLoop:
@@ -41,10 +42,11 @@ class StepLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the running step."""
+        """Ends the thread after the running step; blocks until then."""
         self._stopping = True
         self._wake.set()
-        self._thread.join(timeout=30)
+        if self._thread.is_alive():
+            self._thread.join(timeout=STOP_LIMIT_S)
 
     def post(self, items: list[Order | LoadedBlock | TransferDone]) -> None:
         """Hands orders (or a transfer's results) to the next boundary."""
@@ -58,7 +60,7 @@ class StepLoop:
         self._pause_wanted = True
         self._wake.set()
         while not self._paused.wait(timeout=0.5):
-            if not self._thread.is_alive():
+            if self._stopping or not self._thread.is_alive():
                 return
 
     def resume(self) -> None:
@@ -66,7 +68,7 @@ class StepLoop:
         self._wake.set()
 
     def stuck_for_s(self) -> float:
-        """How long there has been work without any progress; 0 when idle."""
+        """How long there has been work without a step; 0 when idle. Paused and loading sequences are no work."""
         return time.monotonic() - self.last_progress_s if self.engine.busy else 0.0
 
     def _main(self) -> None:
@@ -87,13 +89,14 @@ class StepLoop:
             self._wake.clear()
             stepped = engine.run_once()
             now = time.monotonic()
-            if stepped or not engine.busy:
+            if stepped or not engine.has_work:
                 self.last_progress_s = now
             due_s = BUSY_REPORT_S if engine.busy else IDLE_REPORT_S
-            report = engine.take_report(force=now - last_report_s >= due_s)
-            if report is not None:
-                if now - last_live_s >= LIVE_LIST_S:
-                    report.live_seqs, report.live_transfers = engine.live()
+            overdue = now - last_report_s >= due_s
+            # without a next step there is nothing to merge with
+            force = overdue or (not stepped and engine.report_pending)
+            for report in engine.take_reports(force=force, live=now - last_live_s >= LIVE_LIST_S):
+                if report.live_seqs is not None:
                     last_live_s = now
                 last_report_s = now
                 self._emit(report)

@@ -37,7 +37,12 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 yield StopOrder(order.stop.seq, order.stop.reason)
             case "offload":
                 offload = order.offload
-                yield OffloadOrder(offload.xfer_id, unpack_u32(offload.block_ids), unpack_keys(offload.keys))
+                yield OffloadOrder(
+                    offload.xfer_id,
+                    unpack_u32(offload.block_ids),
+                    unpack_keys(offload.keys),
+                    unpack_keys(offload.parents),
+                )
             case "load":
                 load = order.load
                 yield LoadOrder(load.xfer_id, unpack_keys(load.keys), unpack_u32(load.block_ids), load.limit_us)
@@ -109,6 +114,7 @@ def report_to(report: Report) -> pb.Report:
                 bytes=t.bytes,
                 lookup_us=t.lookup_us,
                 transfer_us=t.transfer_us,
+                tier=t.tier,
             )
             for t in report.transfers_done
         ],

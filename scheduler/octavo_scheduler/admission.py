@@ -66,9 +66,9 @@ def next_group(waiting: list[Choice]) -> list[Choice]:
 def usable_keys(choice: Choice, worker: Worker, policy: Policy) -> list[bytes]:
     """Keys of the choice's full blocks that leave at least one token to compute; empty when caching is off."""
     request = choice.request
-    if not policy.prefix_cache or not request.prompt_keys:
-        return []
     limit = (choice.length - 1) // worker.block_tokens
+    if not limit or not policy.prefix_cache or not request.cacheable(worker.block_tokens):
+        return []
     choice.key(limit - 1, worker.block_tokens)
     return (request.prompt_keys + choice.output_keys)[:limit]
 

@@ -36,6 +36,7 @@ COUNTERS = (
     "requests_rejected",
     "requests_deadline",
     "worker_losses",
+    "workers_drained",
     "protocol_errors",
     "cancel_latency_us_last",
 )

@@ -149,6 +149,12 @@ class Core:
         except reports.ProtocolError as error:
             self.cell.counters["protocol_errors"] += 1
             self._lose(worker, f"protocol error: {error}")
+            return
+        if event.draining and not worker.draining:
+            worker.draining = True
+            self.cell.effects.limits_changed = True
+        if worker.draining and worker.idle():
+            self._lose(worker, "drained")
 
     # -- kvstores --------------------------------------------------------------------------------------------------
 
@@ -178,23 +184,27 @@ class Core:
         """Write-behind: indexed blocks that no sequence holds go to the host's kvstore while they are cached."""
         cell, policy = self.cell, self.cell.policy
         directory = cell.fleet.directory_of(worker)
-        if directory is None:
+        if directory is None or not directory.answers(cell.now_us):
             worker.offload_candidates.clear()
             return
+        # a stuck kvstore holds what is under way for seconds: no more of a small pool than it can do without
+        most = min(policy.max_offload_blocks, max(1, worker.pool.usable_blocks // 16))
         while worker.offload_candidates and worker.offloads_in_flight < policy.max_offloads_in_flight:
             blocks: list[int] = []
             keys: list[bytes] = []
-            while worker.offload_candidates and len(blocks) < policy.max_offload_blocks:
-                block, key = worker.offload_candidates.popitem(last=False)
+            parents: list[bytes] = []
+            while worker.offload_candidates and len(blocks) < most:
+                block, (key, parent) = worker.offload_candidates.popitem(last=False)
                 if key not in directory and worker.index.key_of(block) == key:
                     worker.pool.hold_transfer(block)
                     blocks.append(block)
                     keys.append(key)
+                    parents.append(parent)
             if blocks:
                 transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
                 worker.transfers[transfer.xfer_id] = transfer
                 worker.offloads_in_flight += 1
-                worker.orders.append(Offload(transfer.xfer_id, blocks, keys))
+                worker.orders.append(Offload(transfer.xfer_id, blocks, keys, parents))
 
     # -- admission -------------------------------------------------------------------------------------------------
 
@@ -225,9 +235,12 @@ class Core:
             return None
         best: tuple[bool, float] | None = None
         chosen: Plan | None = None
-        alone = len(cell.fleet.workers) == 1
-        for worker in cell.fleet.workers.values():
+        accepting = cell.fleet.accepting()
+        alone = len(accepting) == 1
+        for worker in accepting:
             directory = cell.fleet.directory_of(worker)
+            if directory is not None and not directory.answers(cell.now_us):
+                directory = None
             plan = make_plan(worker, group, cell.policy, cell.history, directory)
             if alone:
                 return plan
@@ -293,8 +306,12 @@ class Core:
     def _audit(self) -> None:
         """Once a second: silent, stuck or disagreeing workers are lost; expired results are dropped."""
         cell, policy = self.cell, self.cell.policy
+        late_us = cell.now_us - self._next_audit_us
         self._next_audit_us = cell.now_us + SECOND_US
         for worker in list(cell.fleet.workers.values()):
+            if late_us > SECOND_US:  # this process stood still (stopped, or starved of CPU): that is nobody's silence
+                worker.last_report_us = min(cell.now_us, worker.last_report_us + late_us)
+                worker.last_progress_us = min(cell.now_us, worker.last_progress_us + late_us)
             if cell.now_us - worker.last_report_us > policy.worker_silence_us:
                 self._lose(worker, f"silent for {policy.worker_silence_us / SECOND_US:g} s")
             elif worker.sequences and cell.now_us - worker.last_progress_us > policy.progress_timeout_us:

@@ -41,6 +41,7 @@ class Submitted:
     body_hash: bytes = b""
     gateway_state: bytes = b""
     cache_off: bool = False
+    namespace_root: bytes = b""
 
 
 @dataclass(slots=True)
@@ -49,6 +50,7 @@ class Cancelled:
     gateway: int
     request_id: str
     reason: str
+    tenant: str = "default"
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class TransferDone:
     bytes: int = 0
     lookup_us: int = 0
     transfer_us: int = 0
+    tier: str = ""
 
 
 @dataclass(slots=True)
@@ -179,6 +182,7 @@ class Reported:
     decode_seqs: int = 0
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
+    draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
 
 
 @dataclass(slots=True)

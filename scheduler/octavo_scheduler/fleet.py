@@ -21,6 +21,7 @@ class Worker:
         "block_tokens",
         "computing",
         "costs",
+        "draining",
         "epoch",
         "free_slots",
         "hello",
@@ -53,7 +54,7 @@ class Worker:
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
-        self.offload_candidates: OrderedDict[int, bytes] = OrderedDict()
+        self.offload_candidates: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # block -> key, parent's key
         self.index = PrefixIndex(hello.num_blocks, self._forgotten)
         self.pool = self.index.pool
         self.slots: list[Sequence | None] = [None] * self.max_seqs
@@ -63,6 +64,7 @@ class Worker:
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
         self.starved = 0
+        self.draining = False
         self.preempting: set[int] = set()
         self.offloads_in_flight = 0
         self.costs = StepCosts(hello.calibration)
@@ -73,6 +75,10 @@ class Worker:
 
     def _forgotten(self, block: int) -> None:
         self.offload_candidates.pop(block, None)
+
+    def idle(self) -> bool:
+        """Nothing runs here, is copied, or waits to be copied."""
+        return not (self.sequences or self.transfers or self.offload_candidates)
 
     def running(self) -> list[Sequence]:
         """Sequences that step: neither stopping nor finished."""
@@ -164,6 +170,10 @@ class Fleet:
                 woken.add(delivery.gateway)
         return woken
 
+    def accepting(self) -> list[Worker]:
+        """Workers that may be given new sequences."""
+        return [worker for worker in self.workers.values() if not worker.draining]
+
     def max_request_blocks(self) -> int:
         """Usable blocks of the largest pool; 0 without a worker."""
-        return max((worker.pool.usable_blocks for worker in self.workers.values()), default=0)
+        return max((worker.pool.usable_blocks for worker in self.accepting()), default=0)

@@ -94,7 +94,7 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
     if cell.draining:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
     privileged = event.attempt > 1 and cell.in_grace
-    if not cell.fleet.workers and not privileged:
+    if not cell.fleet.accepting() and not privileged:
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
     never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices))
     if never:
@@ -127,7 +127,7 @@ def _invalid(cell: Cell, event: Submitted) -> str:
 
 def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) -> str:
     """Why a request of this size can run on no worker there is; empty when it can, or when there is none."""
-    workers = cell.fleet.workers.values()
+    workers = cell.fleet.accepting()
     if not workers:
         return ""
     probe = Request("", "", array("I", bytes(4 * prompt_tokens)), [], b"", -1, max_tokens, 0, 0)
@@ -150,6 +150,7 @@ def _new_request(cell: Cell, event: Submitted) -> Request:
         tenant=event.tenant,
         prompt=event.prompt,
         prompt_keys=[] if event.cache_off else event.prompt_keys,
+        namespace_root=b"" if event.cache_off else event.namespace_root,
         sampling=event.sampling,
         logprobs=event.logprobs,
         max_tokens=event.max_tokens,
@@ -250,8 +251,10 @@ def cancel(cell: Cell, event: Cancelled) -> None:
     if gateway is None:
         return
     delivery = gateway.deliveries.get(event.request_id)
-    # another gateway's request may be cancelled through this one
-    request = cell.registry.find_live(event.request_id) if delivery is None else delivery.request
+    # another gateway's request may be cancelled through this one, another tenant's never
+    request = cell.registry.find(event.tenant, event.request_id) if delivery is None else delivery.request
+    if request is not None and request.tenant != event.tenant:
+        request = None
     if request is None or (request.outcome is not None and request.cancel is None):
         gateway.cancel_results.append((event.request_id, CancelAnswer(False)))
         cell.effects.dirty_gateways.add(event.gateway)

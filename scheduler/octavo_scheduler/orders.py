@@ -50,6 +50,7 @@ class Offload:
     xfer_id: int
     block_ids: list[int]
     keys: list[bytes]
+    parents: list[bytes]  # zeros: the head of a chain
 
 
 @dataclass(slots=True)

@@ -11,6 +11,8 @@ from octavo_scheduler.lifecycle import end_delivery
 from octavo_scheduler.request import Choice, Delivery, Outcome, Phase, Request
 
 MAX_TOKENS_PER_MESSAGE = 65_536
+LOGPROB_WEIGHT = 4
+"""A token's logprob, and each alternative, takes as many bytes of the 4 MB message as this many bare tokens."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,9 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
 
 def _fill_choice(delivery: Delivery, choice: Choice, update: Update, limit: int) -> int:
     start = delivery.sent[choice.index]
-    end = min(len(choice.output), start + limit)
+    # rounded up, so that a choice that was cut has always used up the limit
+    weight = 1 if choice.logprobs is None else LOGPROB_WEIGHT + LOGPROB_WEIGHT * max(0, choice.request.logprobs)
+    end = min(len(choice.output), start + -(-limit // weight))
     if end > start:
         logprobs = choice.logprobs[start:end] if choice.logprobs is not None else []
         update.tokens.append(TokensUpdate(choice.index, start, choice.output[start:end], logprobs))
@@ -122,7 +126,7 @@ def _fill_choice(delivery: Delivery, choice: Choice, update: Update, limit: int)
     if ended and not delivery.finish_sent[choice.index] and max(start, end) >= len(choice.output):
         delivery.finish_sent[choice.index] = True
         update.ended.append(ChoiceEnded(choice.index, choice.finish_reason, len(choice.output), choice.stop_token))
-    return max(0, end - start)
+    return max(0, end - start) * weight
 
 
 def times_of(request: Request) -> Times:

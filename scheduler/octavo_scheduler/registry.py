@@ -68,10 +68,6 @@ class Registry:
             self.drop(request)
         return 0
 
-    def find_live(self, request_id: str) -> Request | None:
-        """A live request of this id whatever its tenant; gateways make the ids that they send unique per tenant."""
-        return next((request for request in self.live() if request.request_id == request_id), None)
-
     def live(self) -> list[Request]:
         """Named requests without an outcome, each once."""
         return list({id(request): request for request in self._by_name.values() if request.live}.values())

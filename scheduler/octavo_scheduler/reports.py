@@ -131,6 +131,8 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     ok = min(done.ok_blocks, len(transfer.blocks))
     directory = cell.fleet.directory_of(worker)
     worker.link.observe(done.bytes, done.lookup_us, done.transfer_us)
+    if directory is not None and not ok and cell.now_us - transfer.started_us >= cell.policy.load_limit_us:
+        directory.stuck(cell.now_us)
     if transfer.kind == "offload":
         worker.offloads_in_flight -= 1
         cell.counters["offloaded_blocks"] += ok
@@ -161,7 +163,7 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
         request,
         transfer.started_us,
         cell.now_us,
-        tier="kvstore",
+        tier=done.tier or "none",
         blocks=ok,
         blocks_asked=len(transfer.blocks),
         bytes=done.bytes,

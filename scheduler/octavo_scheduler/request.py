@@ -12,6 +12,10 @@ from enum import IntEnum
 
 from octavo.keys import block_key
 
+KEY_BYTES = 32
+NO_PARENT = bytes(KEY_BYTES)
+"""Stands for the parent of a chain's head where keys travel packed."""
+
 
 class Phase(IntEnum):
     WAITING = 0
@@ -78,14 +82,15 @@ class Choice:
 
     def key(self, index: int, block_tokens: int) -> bytes | None:
         """Key of this choice's full block `index`, computed on first need; None when it has none (cache off, no root)."""
+        if not self.request.cacheable(block_tokens):
+            return None
         prompt_keys = self.request.prompt_keys
         if index < len(prompt_keys):
             return prompt_keys[index]
-        if not prompt_keys:
-            return None
         while len(prompt_keys) + len(self.output_keys) <= index:
             at = len(prompt_keys) + len(self.output_keys)
-            parent = self.output_keys[-1] if self.output_keys else prompt_keys[-1]
+            chain = self.output_keys or prompt_keys
+            parent = chain[-1] if chain else self.request.namespace_root
             self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
         return self.output_keys[index - len(prompt_keys)]
 
@@ -123,6 +128,7 @@ class Request:
     idempotency_key: str = ""
     body_hash: bytes = b""
     gateway_state: bytes = b""
+    namespace_root: bytes = b""  # parent of the first block's key; empty: only prompts of a full block are cached
     resubmitted: bool = False
     choices: list[Choice] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -159,6 +165,11 @@ class Request:
     def max_len(self) -> int:
         """Prompt + output tokens at most."""
         return len(self.prompt) + self.max_tokens
+
+    def cacheable(self, block_tokens: int) -> bool:
+        """Whether its blocks have keys: one per full prompt block, or a root to chain the first from."""
+        full = len(self.prompt) // block_tokens
+        return len(self.prompt_keys) == full and bool(full or len(self.namespace_root) == KEY_BYTES)
 
     def waiting_choices(self) -> list[Choice]:
         """Choices that want a residency."""

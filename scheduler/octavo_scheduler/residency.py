@@ -9,7 +9,7 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.preemption import choose_victims
-from octavo_scheduler.request import Choice, Phase, Request, Sequence
+from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
 from octavo_scheduler.tiers import Transfer
 
 
@@ -166,10 +166,11 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     request = sequence.choice.request
     pool, index = worker.pool, worker.index
     offload = cell.fleet.directory_of(worker)
-    for block in sequence.blocks:
+    for at, block in enumerate(sequence.blocks if offload is not None else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
-            worker.offload_candidates[block] = key
+            parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
+            worker.offload_candidates[block] = (key, parent or NO_PARENT)
     for block in reversed(sequence.blocks):
         request.blocks_freed += pool.drop(block)
     request.last_step = max(request.last_step, step)
@@ -236,7 +237,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     """A preemption with nothing resident: every hold there ends. Returns requests that lost too many workers."""
     if cell.fleet.workers.pop(worker.epoch, None) is None:
         return []
-    cell.counters["worker_losses"] += 1
+    cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():
         if transfer.sequence is not None:

@@ -170,7 +170,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
     def welcome(self) -> pb.GatewayWelcome:
         """The limits in force."""
         cell = self._driver.core.cell
-        workers = list(cell.fleet.workers.values())
+        workers = cell.fleet.accepting()
         welcome = pb.GatewayWelcome(
             scheduler_boot_id=self._driver.boot_id,
             ready=bool(workers) and not cell.draining,

@@ -54,7 +54,7 @@ def status(driver: Driver) -> pb.GetStatusResponse:
     fleet = cell.fleet
     workers = list(fleet.workers.values())
     values = counters(cell)
-    ready = bool(workers) and not cell.draining
+    ready = bool(fleet.accepting()) and not cell.draining
     joining = [item for epoch, item in driver.workers.items() if epoch not in fleet.workers]
     return pb.GetStatusResponse(
         scheduler_boot_id=driver.boot_id,
@@ -63,7 +63,7 @@ def status(driver: Driver) -> pb.GetStatusResponse:
         workers=[
             pb.WorkerStatus(
                 worker_id=worker.worker_id,
-                state="serving",
+                state="draining" if worker.draining else "serving",
                 running=len(worker.sequences),
                 blocks_total=worker.pool.usable_blocks,
                 blocks_free=worker.pool.free_blocks,

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import Sequence as RunningSequence
+
+STUCK_PAUSE_US = 5 * SECOND_US
+"""Else a stopped kvstore would cost every request with a known prefix the whole load limit."""
 
 
 class Directory:
     """Keys that one kvstore is believed to hold."""
 
-    __slots__ = ("_keys", "_parts", "connection", "next_number", "store_id", "synced")
+    __slots__ = ("_keys", "_parts", "_quiet_until_us", "connection", "next_number", "store_id", "synced")
 
     def __init__(self, store_id: str, connection: int) -> None:
         self.store_id = store_id
@@ -25,6 +29,7 @@ class Directory:
         self._parts: set[bytes] = set()
         self.synced = False
         self.next_number = 0
+        self._quiet_until_us = 0
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -68,6 +73,14 @@ class Directory:
     def stored(self, keys: Sequence[bytes]) -> None:
         """An offload said that these were taken."""
         self._keys.update(keys)
+
+    def stuck(self, now_us: int) -> None:
+        """A transfer ran into its limit without a block: nothing is asked of this store for a while."""
+        self._quiet_until_us = now_us + STUCK_PAUSE_US
+
+    def answers(self, now_us: int) -> bool:
+        """Whether it is worth asking."""
+        return now_us >= self._quiet_until_us
 
     def missed(self, keys: Sequence[bytes]) -> None:
         """A load said that these were not there."""

@@ -73,6 +73,7 @@ def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitt
         body_hash=message.body_hash,
         gateway_state=message.gateway_state,
         cache_off=message.cache_off,
+        namespace_root=message.namespace_root,
     )
 
 
@@ -82,7 +83,8 @@ def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) ->
     if kind == "submit":
         return read_submit(message.submit, gateway, now_us)
     if kind == "cancel":
-        return events.Cancelled(now_us, gateway, message.cancel.request_id, message.cancel.reason or "client_cancel")
+        order = message.cancel
+        return events.Cancelled(now_us, gateway, order.request_id, order.reason or "client_cancel", order.tenant)
     if kind == "stop_choice":
         stop = message.stop_choice
         return events.ChoiceStopped(now_us, gateway, stop.request_id, stop.index, stop.at_len)
@@ -204,6 +206,7 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         wall_us=message.times.wall_us,
         prefill_tokens=message.prefill_tokens,
         decode_seqs=message.decode_seqs,
+        draining=message.draining,
     )
     if not len(report.slots) == len(report.counts) == len(report.computed_len):
         raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")
@@ -215,7 +218,7 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         report.released = [events.Released(item.seq, item.len, item.computed_len) for item in message.released]
     if message.transfers_done:
         report.transfers_done = [
-            events.TransferDone(item.xfer_id, item.ok_blocks, item.bytes, item.lookup_us, item.transfer_us)
+            events.TransferDone(item.xfer_id, item.ok_blocks, item.bytes, item.lookup_us, item.transfer_us, item.tier)
             for item in message.transfers_done
         ]
     if message.first_tokens:
@@ -257,8 +260,13 @@ def write_order(order: orders.Order) -> wpb.Order:
         case orders.Label():
             return wpb.Order(label=wpb.Label(block_ids=pack_u32(order.block_ids), keys=pack_keys(order.keys)))
         case orders.Offload():
-            blocks, keys = pack_u32(order.block_ids), pack_keys(order.keys)
-            return wpb.Order(offload=wpb.Offload(xfer_id=order.xfer_id, block_ids=blocks, keys=keys))
+            offload = wpb.Offload(
+                xfer_id=order.xfer_id,
+                block_ids=pack_u32(order.block_ids),
+                keys=pack_keys(order.keys),
+                parents=pack_keys(order.parents),
+            )
+            return wpb.Order(offload=offload)
         case orders.Load():
             load = wpb.Load(
                 xfer_id=order.xfer_id,

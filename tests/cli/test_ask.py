@@ -53,12 +53,22 @@ def test_another_gateway_by_url(running: Any) -> None:
 
 
 def test_the_interactive_chat(running: Any) -> None:
-    lines = ["one two three", "/set max_tokens 2", "one two three", "/set nonsense 1", "/show", "refuse", "/bye", "x"]
+    lines = [
+        "one two three",
+        "/set max_tokens 2",
+        "one two three",
+        "/set nonsense 1",
+        "/set",
+        "/show",
+        "refuse",
+        "/bye",
+        "x",
+    ]
     done = running("chat", stdin="\n".join(lines) + "\n")
     assert done.returncode == 0
     assert done.stdout == "one two three \none two \n"
     assert "max_tokens = 2" in done.stderr and "nonsense cannot be set" in done.stderr
-    assert "say something else" in done.stderr
+    assert "say something else" in done.stderr and "NAME is one of system" in done.stderr
     assert running("chat", stdin="").returncode == 0
 
 

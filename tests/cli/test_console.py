@@ -23,6 +23,8 @@ def play(watcher: ConsoleWatcher) -> None:
         watcher.record("gpuworker-0", Record("info", message))
     watcher.record("gateway", Record("info", "loading the tokenizer"))
     watcher.record("gateway", Record("warning", "the scheduler does not answer yet"))
+    watcher.record("gateway", Record("error", "cannot start: no model"))
+    watcher.record("gateway", Record("error", "ended with exit code 3: cannot start: no model"))
     watcher.record("gpuworker-0", Record("", '  File "load.py", line 3'))
     watcher.changed(WORKER, replace(WORKER, state="serving"), 2.34)
     watcher.ready({"grpc": "grpc://127.0.0.1:1"}, 3.21)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import psutil
+from octavo.rpc.settings import load_settings
+from octavo_cli.doctor import port_checks
+from octavo_cli.state import ClusterState, Process, running_state, write_state
 
 
 def gone(pids: Any) -> bool:
@@ -41,8 +45,9 @@ def test_foreground_prints_ready_lines_and_ctrl_c_drains_in_order(octavo: Any, e
 def test_a_death_at_start_ends_everything_with_its_reason_and_code(octavo: Any) -> None:
     octavo.script("gpuworker-0", die=[3, "model.tokenizer_blake3: the tokenizer differs; give its own"])
     child = octavo.up()
-    _out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=30)
     assert child.returncode == 3
+    assert "differs" not in out and "draining" not in out, out  # said once, on stderr; nobody asked to drain
     assert err.count("\n") == 1 and "gpuworker-0 did not start" in err and "model.tokenizer_blake3" in err, err
     left = [item for item in psutil.process_iter(["cmdline"]) if str(octavo.run_dir) in (item.info["cmdline"] or [])]
     assert left == []
@@ -183,3 +188,36 @@ def test_logs_hold_one_run(octavo: Any) -> None:
     logs = octavo.run_dir / "logs"
     for path in (logs / "kvstore.log", logs / "kvstore.log.old"):
         assert path.read_text().count("state serving") == 1
+
+
+def test_a_run_folder_that_cannot_be_used_is_one_line(octavo: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words in ((), ("--detach",)):
+        done = octavo("up", *octavo.up_flags, *words, "--deployment.run_dir", str(tmp_path / "file"))
+        assert done.returncode == 2
+        assert "deployment.run_dir" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_cluster_that_stops_is_not_called_starting(octavo: Any) -> None:
+    write_state(octavo.run_dir, ClusterState(Process.of(os.getpid()), stopping=True))
+    done = octavo("chat", "hi")
+    assert done.returncode == 4 and "is stopping" in done.stderr
+
+
+def test_detached_urls_are_printed_once(octavo: Any) -> None:
+    done = octavo.up_detached()
+    assert (done.stdout + done.stderr).count("grpc://") == 1 and done.stdout.startswith("grpc "), done
+    assert octavo("down").returncode == 0
+
+
+def test_doctor_knows_the_ports_of_its_own_cluster(octavo: Any) -> None:
+    assert octavo.up_detached().returncode == 0
+    address = octavo.status()["urls"]["grpc"].removeprefix("grpc://")
+    state = running_state(octavo.run_dir)
+    manifest = load_settings(
+        ["--deployment.run_dir", str(octavo.run_dir), "--gateway.grpc_listen", address], {}
+    ).manifest
+    found = {check.name: check for check in port_checks(manifest)}
+    assert state.ready and found["port gateway.grpc_listen"].verdict == "ok"
+    assert "this run folder" in found["port gateway.grpc_listen"].found
+    assert octavo("down").returncode == 0

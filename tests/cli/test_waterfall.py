@@ -68,6 +68,7 @@ def test_the_drawing_is_plain_off_a_terminal() -> None:
     assert any("cancelled: client_disconnect" in line and "4.0 ms" in line for line in lines)
     prefill = next(line for line in lines if line.lstrip().startswith("prefill"))
     assert "gpuworker" in prefill and " 10.0 ms" in prefill and " 40.0 ms" in prefill and "cached_tokens=16" in prefill
+    assert "request_id=" not in text and "outcome=" not in text  # the headline says them
     assert "error: worker lost" in next(line for line in lines if line.lstrip().startswith("decode"))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, weights_hash
+from octavo.artifacts import resolve_model, weights_hash
+from octavo.rpc.settings import load_settings
 
 pytestmark = pytest.mark.e2e
 
@@ -50,13 +51,12 @@ def test_other_parity_ids_are_refused(make_cluster: Callable[..., Cluster]) -> N
     assert "parity" in log
 
 
-async def test_matching_hashes_serve(make_cluster: Callable[..., Cluster]) -> None:
-    files = resolve_model("smollm2")
-    hashes = {
-        "model.weights_blake3": weights_hash(files),
-        "model.tokenizer_blake3": tokenizer_hash(files),
-        "model.chat_template_blake3": chat_template_hash(files),
-    }
-    cluster = make_cluster(settings=hashes)
+async def test_the_shipped_manifest_serves_the_shipped_model(make_cluster: Callable[..., Cluster]) -> None:
+    manifest = Path(__file__).parents[2] / "octavo.yaml"
+    settings = load_settings(["--manifest", str(manifest)], {}).manifest.model
+    assert all(
+        (settings.weights_blake3, settings.tokenizer_blake3, settings.chat_template_blake3, settings.parity_greedy_ids)
+    )
+    cluster = make_cluster(settings={"manifest": str(manifest)})
     await cluster.up()
     assert (await cluster.status()).ready

@@ -22,7 +22,7 @@ from octavo_gateway.admission import Admission
 from octavo_gateway.chat import ChatRenderer
 from octavo_gateway.gateway import ModelFacts, OctavoGateway
 from octavo_gateway.metrics import GatewayMetrics
-from octavo_gateway.service import InferenceServicer
+from octavo_gateway.service import InferenceServicer, register
 from octavo_gateway.tenants import TenantDirectory
 from octavo_gateway.tokenizer_files import load_tokenizer
 from octavo_gateway.upstream import Upstream, UpstreamSettings
@@ -189,7 +189,7 @@ async def running_stack(
         provider.get_tracer("test"), log, time.monotonic, slow_s,
     )  # fmt: skip
     server = grpc.aio.server()
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(InferenceServicer(gateway, log), server)  # type: ignore[no-untyped-call]
+    register(InferenceServicer(gateway, log), server, 1_000_000)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     running = asyncio.create_task(upstream.run())

@@ -150,3 +150,20 @@ def test_min_tokens_lets_stops_pass(tokenizer: Tokenizer) -> None:
     reader = ChoiceReader(choice, tokenizer)
     delta = reader.pull()
     assert delta is not None and delta.text == ".!x" and reader.pull() is None
+
+
+def test_a_long_replay_comes_in_deltas_that_fit_a_message(tokenizer: Tokenizer) -> None:
+    choice = ChoiceOutput(0, TextRules(), tokenizer, b"Hi")
+    tops = list(range(20))
+    raw = [RawLogprob(257, -1.0, tops, [-1.0] * 20)] * 9000
+    choice.accept(0, [257] * 9000, raw)
+    choice.finish("length")
+    reader = ChoiceReader(choice, tokenizer)
+    taken = []
+    while (delta := reader.pull()) is not None:
+        taken.append(delta)
+    assert max(len(delta.token_ids) * 21 for delta in taken) < 2048
+    assert sum(len(delta.token_ids) for delta in taken) == sum(len(delta.logprobs) for delta in taken) == 9000
+    assert "".join(delta.text for delta in taken).encode() == "é🌶".encode() * 9000
+    assert [delta.finish_reason for delta in taken[:-1]] == [None] * (len(taken) - 1)
+    assert (taken[-1].finish_reason, taken[-1].byte_end, taken[-1].token_end) == ("length", choice.total_bytes, 9000)

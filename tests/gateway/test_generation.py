@@ -254,6 +254,23 @@ async def test_attach_to_a_live_request_here(stack: Any, request_of: Any) -> Non
     assert stack.scheduler.none("attach")
 
 
+async def test_a_request_does_not_join_an_attach_that_finds_nothing(
+    stack: Any, request_of: Any, put_together: Any
+) -> None:
+    attaching = asyncio.create_task(collect(stack.stub.Attach(pb.AttachRequest(request_id="r1"))))
+    await stack.scheduler.next("attach")
+    asking = asyncio.create_task(collect(stack.stub.Generate(request_of(context={"request_id": "r1"}))))
+    await asyncio.sleep(0.05)
+    assert stack.scheduler.none("submit")
+    stack.scheduler.finish("r1", "not_found")
+    submit = await stack.scheduler.play(stack.ids("own"))
+    assert submit.request_id == "r1"
+    assert put_together(await asking)[0] == "own"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await attaching
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
 async def test_attach_to_nothing_is_not_found(stack: Any) -> None:
     reading = asyncio.create_task(collect(stack.stub.Attach(pb.AttachRequest(request_id="nobody"))))
     order = await stack.scheduler.next("attach")

@@ -23,8 +23,9 @@ def test_round_trip(admission: Admission) -> None:
     state = dump_state(admitted)
     assert len(state) < 1500
     loaded = load_state(state, admitted.prompt_ids)
-    assert loaded == dataclasses.replace(admitted, prompt_keys=b"", root_key=b"", deadline_s=None)
-    assert admission.rekey(loaded, LIMITS).prompt_keys == admitted.prompt_keys
+    assert loaded == dataclasses.replace(admitted, prompt_keys=b"", root_key=b"", namespace_root=b"", deadline_s=None)
+    again = admission.rekey(loaded, LIMITS)
+    assert (again.prompt_keys, again.namespace_root) == (admitted.prompt_keys, admitted.namespace_root)
 
 
 @pytest.mark.parametrize("state", [b"", b"{", b"[]", b"{}", b'{"version": 2}', b'{"version": 1}', b"\xff"])

@@ -264,6 +264,43 @@ async def test_without_keys_and_with_them(make_stack: Any, admission: Any, reque
         assert responses[0].started.request_id == "r"
 
 
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Tokenize", pb.TokenizeRequest(text="x")),
+        ("CountTokens", pb.CountTokensRequest(text="x")),
+        ("Detokenize", pb.DetokenizeRequest(token_ids=[1])),
+        ("ListModels", pb.ListModelsRequest()),
+        ("Cancel", pb.CancelRequest(request_id="r")),
+        ("Ack", pb.AckRequest(request_id="r")),
+    ],
+)
+async def test_every_unary_asks_for_the_key(make_stack: Any, admission: Any, method: str, request_: Any) -> None:
+    async with make_stack(admission, keys={"sk-1": "acme"}) as stack:
+        call = getattr(stack.stub, method)
+        for metadata in ((), (("authorization", "Bearer sk-2"),)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(request_, metadata=metadata)
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert stack.scheduler.none("cancel")
+        if method == "Cancel":
+            answer = call(request_, metadata=(("authorization", "Bearer sk-1"),))
+            order = await stack.scheduler.next("cancel")
+            assert (order.request_id, order.tenant) == ("acme/r", "acme")
+            stack.scheduler.cancelled(order.request_id)
+            assert not (await answer).found
+        else:
+            await call(request_, metadata=(("authorization", "bearer sk-1"),))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+async def test_an_ack_of_no_time_is_refused(stack: Any, value: float) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stack.stub.Ack(pb.AckRequest(request_id="r1", first_token_ms=value))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details(caught.value)["fields"] == ["first_token_ms"]
+
+
 async def test_tokenize_detokenize_count_models(stack: Any) -> None:
     tokens = await stack.stub.Tokenize(pb.TokenizeRequest(text="Hello<|im_end|>"))
     assert 2 not in tokens.token_ids and tokens.pieces[0] == "Hello"

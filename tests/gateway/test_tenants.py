@@ -25,3 +25,7 @@ def test_a_bad_key_is_refused(key: str, reason: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
         TenantDirectory({"sk-a": "acme"}).tenant_of(key)
     assert caught.value.reason == reason
+
+
+def test_the_scheme_may_be_in_any_case() -> None:
+    assert TenantDirectory({"sk-a": "acme"}).tenant_of("bearer  sk-a ") == "acme"

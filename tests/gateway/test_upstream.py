@@ -112,6 +112,31 @@ async def test_not_ready_is_unavailable_at_once(make_stack: Any, admission: Any,
         await asyncio.gather(stack.scheduler.play(stack.ids("x")), collect(stack.stub.Generate(request_of())))
 
 
+@pytest.mark.parametrize("welcomed", [False, True])
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"sampling": {"temperature": float("nan")}}, "temperature"),
+        ({"sampling": {"logit_bias": {49152: 1.0}}}, "logit_bias"),
+        ({"sampling": {"top_p": 0.0}}, "top_p"),
+        ({"options": {"max_tokens": 0}}, "max_tokens"),
+        ({"options": {"stop": [""]}}, "stop[0]"),
+        ({"options": {"stop_token_ids": [-1]}}, "stop_token_ids[0]"),
+        ({"text": ""}, "prompt"),
+    ],
+)
+async def test_bad_input_is_told_so_while_nobody_is_ready(
+    make_stack: Any, admission: Any, request_of: Any, given: dict[str, Any], field: str, welcomed: bool
+) -> None:
+    async with make_stack(admission, ready=False) as stack:
+        if not welcomed:
+            stack.upstream.limits = None
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(stack.stub.Generate(request_of(**given)))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert (caught.value.details() or "").startswith(f"{field}: ")
+
+
 async def test_a_new_request_waits_for_a_scheduler_that_reconnects(
     stack: Any, request_of: Any, put_together: Any
 ) -> None:

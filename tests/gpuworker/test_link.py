@@ -1,268 +1,227 @@
-"""The worker's stream against a scripted scheduler over real gRPC: epochs, numbers, rejoining."""
+"""The worker's stream against a scripted scheduler over real grpc.aio, with a real engine on its own thread."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
-import grpc.aio
 import pytest
-from octavo.v1 import scheduler_pb2_grpc
+import torch
+from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
+from octavo.step import StepBudget
 from octavo.v1 import worker_pb2 as pb
+from octavo_gpuworker import link as link_module
+from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.link import SchedulerLink
-from octavo_gpuworker.orders import Report, StopOrder
+from octavo_gpuworker.model.pool import KvPool
+from octavo_gpuworker.steploop import StepLoop
+from octavo_gpuworker.transfer import Transfers
 
-Script = Callable[["Connection"], Awaitable[None]]
+from tests.gpuworker.scripted import ScriptedScheduler, admit, scripted_scheduler
 
 
-@dataclass
-class Connection:
-    """One attached stream as the scheduler sees it."""
+class World:
+    """A scheduler to script and a worker that dials it."""
 
-    context: Any
-    epoch: int
-    number: int = 0
-    got: list[pb.AttachWorkerRequest] = field(default_factory=list)
-
-    async def read(self) -> pb.AttachWorkerRequest:
-        message = await self.context.read()
-        self.got.append(message)
-        return message
-
-    async def send(self, *, epoch: int | None = None, skip: int = 0, **message: Any) -> None:
-        self.number += 1 + skip
-        await self.context.write(
-            pb.AttachWorkerResponse(epoch=self.epoch if epoch is None else epoch, number=self.number, **message)
+    def __init__(self, decoder, address: str, scheduler: ScriptedScheduler) -> None:
+        self.scheduler = scheduler
+        self.pool = KvPool(decoder.config, 100, 4, torch.float32)
+        self.states: list[bool] = []
+        self.deaths: list[BaseException] = []
+        self.engine = Engine(
+            decoder, self.pool, budget=StepBudget(64, 64, 16), start_transfer=lambda order: self.transfers.start(order)
+        )
+        self.steps = StepLoop(self.engine, lambda report: self.link.emit(report), self.deaths.append)
+        self.transfers = Transfers("", self.pool, b"l" * 32, self.steps.post)
+        self.link = SchedulerLink(
+            address, "w1", "boot", self.hello, self.steps, self.transfers, logging.getLogger("test"), self.states.append
         )
 
-    async def welcome(self) -> pb.WorkerHello:
-        """The whole handshake; asserts its order and numbers."""
-        join = await self.read()
-        assert (join.WhichOneof("message"), join.number, join.epoch) == ("join", 1, 0)
-        await self.send(welcome=pb.WorkerWelcome(scheduler_boot_id="s"))
-        hello = await self.read()
-        assert (hello.WhichOneof("message"), hello.number, hello.epoch) == ("hello", 2, self.epoch)
-        return hello.hello
-
-    async def stop_order(self, seq: int, **kwargs: Any) -> None:
-        await self.send(orders=pb.Orders(orders=[pb.Order(stop=pb.Stop(seq=seq, reason="cancel"))]), **kwargs)
+    def hello(self) -> pb.WorkerHello:
+        blocks, keys = self.engine.labels.resident()
+        return pb.WorkerHello(
+            block_tokens=4, num_blocks=100, resident_blocks=pack_u32(blocks), resident_keys=pack_keys(keys)
+        )
 
 
-class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """Plays one script per connection; the last one is played for all that follow."""
-
-    def __init__(self, *scripts: Script) -> None:
-        self.scripts = scripts
-        self.connections: list[Connection] = []
-        self.failure: BaseException | None = None
-
-    async def AttachWorker(self, request_iterator: Any, context: Any) -> None:
-        connection = Connection(context, epoch=100 + len(self.connections))
-        self.connections.append(connection)
-        try:
-            await self.scripts[min(len(self.connections), len(self.scripts)) - 1](connection)
-        except AssertionError as error:
-            self.failure = error
+@pytest.fixture
+async def world(decoder):
+    async with scripted_scheduler() as (scheduler, address):
+        world = World(decoder, address, scheduler)
+        world.steps.start()
+        running = asyncio.create_task(world.link.run())
+        yield world
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await asyncio.to_thread(world.steps.stop)
+        await world.transfers.close()
+    assert not world.deaths
 
 
-async def hold(connection: Connection) -> None:
-    """Joins, then reads for ever."""
-    await connection.welcome()
-    while (await connection.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
-        pass
+async def test_orders_become_steps_and_reports(world) -> None:
+    stream = await world.scheduler.stream()
+    hello = await stream.join(epoch=77)
+    assert hello.num_blocks == 100
+    await stream.orders(admit(3))
+    tokens: list[int] = []
+    while len(tokens) < 6:
+        report = await stream.report()
+        assert all(slot == 3 for slot in unpack_u32(report.slots))
+        assert sum(unpack_u32(report.counts)) == len(unpack_u32(report.tokens))
+        tokens += unpack_u32(report.tokens)
+    assert [(f.seq, f.reason) for f in report.finishes] == [(3, "length")]
+    assert [(r.seq, r.len, r.computed_len) for r in report.released] == [(3, 12, 11)]
+    assert report.times.wall_us >= report.times.forward_us > 0
+    assert world.states == [True]
 
 
-class FakeEngine:
-    def __init__(self, trail: list[str]) -> None:
-        self.trail = trail
-
-    def reset(self) -> None:
-        self.trail.append("reset")
-
-
-class FakeSteps:
-    """Notes what the link asks of the step thread, in order."""
-
-    def __init__(self, trail: list[str]) -> None:
-        self.trail = trail
-        self.engine = FakeEngine(trail)
-        self.orders: list[Any] = []
-
-    def quiesce(self) -> None:
-        self.trail.append("quiesce")
-
-    def resume(self) -> None:
-        self.trail.append("resume")
-
-    def post(self, items: list[Any]) -> None:
-        self.orders += items
+async def test_idle_worker_sends_heartbeats_with_what_it_holds(world, monkeypatch) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    first = await stream.report()
+    second = await stream.report()
+    for report in (first, second):
+        assert report.steps == 0 and not report.slots and report.HasField("live")
 
 
-class FakeTransfers:
-    def __init__(self, trail: list[str]) -> None:
-        self.trail = trail
-
-    async def quiesce(self) -> None:
-        self.trail.append("transfers")
-
-
-@dataclass
-class Case:
-    scheduler: Scheduler
-    link: SchedulerLink
-    steps: FakeSteps
-    trail: list[str]
-    task: asyncio.Task[None]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for `condition`; a link that died or a script that failed ends the wait at once."""
-        async with asyncio.timeout(10):
-            while not condition():
-                if self.task.done():
-                    self.task.result()
-                    raise AssertionError("the link ended")
-                await asyncio.sleep(0.005)
-        assert self.scheduler.failure is None, self.scheduler.failure
-
-
-@asynccontextmanager
-async def linked(*scripts: Script) -> AsyncIterator[Case]:
-    scheduler = Scheduler(*scripts)
-    server = grpc.aio.server()
-    port = server.add_insecure_port("127.0.0.1:0")
-    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server)
-    await server.start()
-    trail: list[str] = []
-    steps = FakeSteps(trail)
-
-    def hello() -> pb.WorkerHello:
-        trail.append("hello")
-        return pb.WorkerHello(root_key=b"r" * 32, block_tokens=16, num_blocks=8)
-
-    link = SchedulerLink(
-        f"127.0.0.1:{port}",
-        "w",
-        "boot",
-        hello,
-        steps,
-        FakeTransfers(trail),
-        logging.getLogger("test"),  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "broken",
+    [{"number": 9}, {"epoch": 5}, {"number": 1}],
+    ids=["gap", "foreign epoch", "repeated"],
+)
+async def test_a_broken_stream_is_left_and_joined_anew(world, broken) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    await stream.orders(
+        admit(1, max_len=16), pb.Order(label=pb.Label(block_ids=pack_u32([50]), keys=pack_keys([b"k" * 32])))
     )
-    task = asyncio.create_task(link.run())
-    try:
-        yield Case(scheduler, link, steps, trail, task)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await server.stop(None)
+    await stream.report(lambda report: report.slots)
+    await stream.orders(admit(2, blocks=(5, 6, 7, 8)), **broken)
+    await stream.closed()
+    again = await world.scheduler.stream()
+    hello = await again.join(epoch=2)
+    assert unpack_u32(hello.resident_blocks) == [50]
+    assert unpack_keys(hello.resident_keys) == [b"k" * 32]
+    report = await again.report(lambda report: report.HasField("live"))
+    assert not report.live.seqs, "everything of the old epoch was dropped"
+    await again.orders(admit(1))  # the ids of a new scheduler may be those of the old one
+    await again.report(lambda report: report.finishes)
+    assert world.states == [True, False, True]
 
 
-async def test_nothing_runs_between_welcome_and_hello() -> None:
-    async with linked(hold) as case:
-        await case.until(lambda: "resume" in case.trail)
-        assert case.trail == ["quiesce", "transfers", "reset", "hello", "resume"]
+@pytest.mark.parametrize(
+    "order",
+    [
+        pb.Order(grant=pb.Grant(seq=1, block_ids=b"abc")),
+        pb.Order(label=pb.Label(block_ids=b"", keys=b"x" * 31)),
+        pb.Order(admit=pb.Admit(seq=1, sampling=pb.SamplingParams(bias_ids=pack_u32([1, 2])))),
+    ],
+    ids=["blocks", "keys", "bias"],
+)
+async def test_orders_that_cannot_be_read_close_the_stream(world, order) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    await stream.orders(order)
+    await stream.closed()
+    await (await world.scheduler.stream()).join(epoch=2)
 
 
-async def test_reports_carry_the_epoch_and_consecutive_numbers() -> None:
-    async with linked(hold) as case:
-        await case.until(lambda: "resume" in case.trail)
-        for step in (1, 2, 3):
-            case.link.emit(Report(step=step, steps=1))
-        await case.until(lambda: len(case.scheduler.connections[0].got) == 5)
-        reports = case.scheduler.connections[0].got[2:]
-        assert [(m.epoch, m.number, m.report.step) for m in reports] == [(100, 3, 1), (100, 4, 2), (100, 5, 3)]
+async def test_the_scheduler_closes_and_comes_back(world) -> None:
+    for epoch in (1, 2, 3):
+        stream = await world.scheduler.stream()
+        await stream.join(epoch)
+        await stream.orders(admit(1, blocks=range(1, 40), max_len=150))
+        await stream.report(lambda report: report.slots)
+        stream.over.set()
+    stream = await world.scheduler.stream()
+    await stream.join(4)
+    report = await stream.report(lambda report: report.HasField("live"))
+    assert not report.live.seqs
 
 
-async def test_orders_reach_the_engine_in_order() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.welcome()
-        for seq in (7, 8, 9):
-            await connection.stop_order(seq)
-        await connection.read()
+async def test_no_hello_before_the_running_step_has_ended(world, decoder) -> None:
+    """Welcome of a new epoch while a step runs: the old step's writes must be over before Hello leaves."""
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    import threading
 
-    async with linked(script) as case:
-        await case.until(lambda: len(case.steps.orders) == 3)
-        assert case.steps.orders == [StopOrder(seq, "cancel") for seq in (7, 8, 9)]
+    inside, go = threading.Event(), threading.Event()
+    forward = decoder.forward
 
+    class Slow:
+        config, device = decoder.config, decoder.device
 
-@pytest.mark.parametrize("wrong", [{"skip": 1}, {"epoch": 5}])
-async def test_a_gap_or_a_foreign_epoch_is_not_applied_and_leads_to_a_new_epoch(wrong: dict[str, int]) -> None:
-    async def broken(connection: Connection) -> None:
-        await connection.welcome()
-        await connection.stop_order(7, **wrong)
-        await connection.read()
+        @staticmethod
+        def forward(inputs, pool):
+            inside.set()
+            assert go.wait(5)
+            return forward(inputs, pool)
 
-    async with linked(broken, hold) as case:
-        await case.until(lambda: case.trail.count("resume") == 2)
-        assert case.steps.orders == []
-        assert case.trail == ["quiesce", "transfers", "reset", "hello", "resume"] * 2
-
-
-async def test_orders_that_cannot_be_read_lead_to_a_new_epoch_not_to_an_exit() -> None:
-    async def garbled(connection: Connection) -> None:
-        await connection.welcome()
-        grant = pb.Grant(seq=1, block_ids=b"abc")  # no multiple of 4
-        await connection.send(orders=pb.Orders(orders=[pb.Order(grant=grant)]))
-        await connection.read()
-
-    async with linked(garbled, hold) as case:
-        await case.until(lambda: case.trail.count("resume") == 2)
+    world.engine.decoder = Slow()
+    await stream.orders(admit(1))
+    assert await asyncio.to_thread(inside.wait, 5)
+    stream.over.set()
+    again = await world.scheduler.stream()
+    await again.next()
+    again.epoch = 2
+    await again.send(welcome=pb.WorkerWelcome(scheduler_boot_id="s"))
+    await asyncio.sleep(0.2)
+    assert again.inbox.empty(), "Hello left while a step of the old epoch was running"
+    go.set()
+    assert (await again.next()).HasField("hello")
+    report = await again.report(lambda report: report.HasField("live"))
+    assert not report.live.seqs and not report.slots
 
 
-async def test_a_scheduler_that_ends_the_stream_after_welcome_is_joined_again() -> None:
-    """The Hello is then written to a call that has ended already."""
-
-    async def short(connection: Connection) -> None:
-        await connection.read()
-        await connection.send(welcome=pb.WorkerWelcome(scheduler_boot_id="s"))
-
-    async with linked(short, short, short, hold) as case:
-        slow = case.link._transfers.quiesce  # the end arrives while the old epoch's copies end
-
-        async def quiesce() -> None:
-            await slow()
-            if len(case.scheduler.connections) < 4:
-                await asyncio.sleep(0.05)
-
-        case.link._transfers.quiesce = quiesce  # type: ignore[method-assign]
-        await case.until(lambda: len(case.scheduler.connections) == 4 and "resume" in case.trail)
+async def test_a_refusal_is_tried_again(decoder, world) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    world.scheduler.refuse = "another model"
+    stream.over.set()
+    while world.scheduler.refused < 3:
+        await asyncio.sleep(0.02)
+    world.scheduler.refuse = ""
+    await (await world.scheduler.stream()).join(epoch=2)
 
 
-async def test_a_scheduler_that_ends_the_stream_under_reports_is_joined_again() -> None:
-    async def short(connection: Connection) -> None:
-        await connection.welcome()
-        await connection.read()
+async def test_a_scheduler_that_stops_reading_is_left(world, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "BACKLOG_REPORTS", 20)
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    await stream.report()
+    from octavo_gpuworker.orders import Report
 
-    async with linked(*[short] * 8, hold) as case:
-
-        async def report_on() -> None:
-            while True:
-                case.link.emit(Report(step=1, steps=1))
-                await asyncio.sleep(0)
-
-        reporting = asyncio.create_task(report_on())
-        try:
-            await case.until(lambda: len(case.scheduler.connections) == 9)
-        finally:
-            reporting.cancel()
+    for _ in range(25):
+        world.link._take(Report())
+    await stream.closed()
+    assert world.link._outbox.qsize() <= 25
+    await (await world.scheduler.stream()).join(epoch=2)
 
 
-async def test_reports_of_an_ended_epoch_never_reach_the_next() -> None:
-    async def first(connection: Connection) -> None:
-        await connection.welcome()
+async def test_no_welcome_in_time(world, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "WELCOME_LIMIT_S", 0.1)
+    (await world.scheduler.stream()).over.set()
+    silent = await world.scheduler.stream()
+    await silent.next()
+    await silent.closed()
 
-    async with linked(first, hold) as case:
-        while case.trail.count("resume") < 2:
-            if case.trail.count("quiesce") == 1:  # as the step thread: it reports nothing once it is quiesced
-                case.link.emit(Report(step=11, steps=1))
-            await case.until(lambda: True)
-            await asyncio.sleep(0.005)
-        case.link.emit(Report(step=22, steps=1))
-        second = case.scheduler.connections[1]
-        await case.until(lambda: any(m.WhichOneof("message") == "report" for m in second.got))
-        assert [m.report.step for m in second.got[2:]] == [22]
-        assert second.got[2].number == 3
+
+async def test_rejoin(world) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    world.link.rejoin("a kvstore appeared")
+    await stream.closed()
+    await (await world.scheduler.stream()).join(epoch=2)
+
+
+async def test_a_load_without_a_store_is_told_and_prefilled(world) -> None:
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    load = pb.Load(xfer_id=9, keys=pack_keys([b"k" * 32]), block_ids=pack_u32([1]), limit_us=1_000_000)
+    await stream.orders(pb.Order(load=load), admit(1, wait_xfer=9))
+    report = await stream.report(lambda report: report.transfers_done)
+    assert [(t.xfer_id, t.ok_blocks) for t in report.transfers_done] == [(9, 0)]
+    report = await stream.report(lambda report: report.finishes)
+    assert report.finishes[0].reason == "length"

@@ -1,228 +1,265 @@
-"""Transfers against a scripted kvstore over real gRPC: every order ends with exactly one TransferDone."""
+"""Transfers against a kvstore over real grpc.aio: a scripted one that is slow, wrong or dies, and the real one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+import contextlib
+import time
 
 import grpc.aio
+import pytest
+import torch
 import xxhash
-from octavo.packing import unpack_keys
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 from octavo_gpuworker.engine import LoadedBlock
+from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, TransferDone
 from octavo_gpuworker.transfer import Transfers
 
-SIZE = 64
 LAYOUT = b"l" * 32
-KEYS = [bytes([i]) * 32 for i in range(1, 6)]
+KEYS = [b"%032d" % i for i in range(6)]
 
 
-class FakePool:
-    """Blocks whose bytes are their own number."""
-
-    block_bytes = SIZE
-
-    def read_block(self, block_id: int) -> bytes:
-        return bytes([block_id]) * SIZE
-
-
-def payload(key: bytes) -> bytes:
-    return key[:1] * SIZE
-
-
-def whole(key: bytes) -> pb.GetResponse:
-    return pb.GetResponse(key=key, payload=payload(key), checksum=xxhash.xxh3_64_intdigest(payload(key)))
-
-
-@dataclass
-class FakeStore(kvstore_pb2_grpc.KvStoreServiceServicer):
-    """Holds `held` leading keys and answers Get with what `blocks` makes of the request's keys."""
-
-    held: int = len(KEYS)
-    blocks: Callable[[list[bytes]], list[pb.GetResponse | float]] = lambda keys: [whole(key) for key in keys]
-    refused: int = 0
-    puts: list[pb.PutRequest] = field(default_factory=list)
-
-    async def Pin(self, request: pb.PinRequest, context: Any) -> pb.PinResponse:
-        held = min(self.held, len(unpack_keys(request.keys)))
-        return pb.PinResponse(lease=9 if held else 0, held=held)
-
-    async def Unpin(self, request: pb.UnpinRequest, context: Any) -> pb.UnpinResponse:
-        return pb.UnpinResponse()
-
-    async def Get(self, request: pb.GetRequest, context: Any) -> AsyncIterator[pb.GetResponse]:
-        for item in self.blocks(unpack_keys(request.keys)):
-            if isinstance(item, float):
-                await asyncio.sleep(item)
-            else:
-                yield item
-
-    async def Put(self, stream: AsyncIterator[pb.PutRequest], context: Any) -> pb.PutResponse:
-        async for request in stream:
-            self.puts.append(request)
-        return pb.PutResponse(stored=len(self.puts) - self.refused, refused=self.refused)
-
-
-class Posted:
-    """Collects what the step thread would get."""
+class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
+    """Holds what was put; `mode` says how its Get misbehaves after `after` blocks."""
 
     def __init__(self) -> None:
-        self.items: list[Any] = []
-        self._ended = asyncio.Event()
+        self.held: dict[bytes, bytes] = {}
+        self.mode, self.after = "", 0
+        self.unpinned: list[int] = []
+        self.hanging = asyncio.Event()
+        self.refuse = 0
 
-    def __call__(self, items: list[Any]) -> None:
-        self.items += items
-        if any(isinstance(item, TransferDone) for item in items):
-            self._ended.set()
+    async def GetStats(self, request, context):
+        return pb.GetStatsResponse(store_id="host7")
 
-    async def done(self) -> TransferDone:
-        async with asyncio.timeout(5):
-            await self._ended.wait()
-        (done,) = [item for item in self.items if isinstance(item, TransferDone)]
-        assert self.items[-1] is done  # no block is written after the hold has ended
-        return done
+    async def Pin(self, request, context):
+        if self.mode == "pin hangs":
+            self.hanging.set()
+            await asyncio.sleep(60)
+        keys = [request.keys[i : i + 32] for i in range(0, len(request.keys), 32)]
+        held = next((i for i, key in enumerate(keys) if key not in self.held), len(keys))
+        return pb.PinResponse(lease=5 if held else 0, held=held)
 
-    @property
-    def written(self) -> dict[int, bytes]:
-        return {item.block: item.payload for item in self.items if isinstance(item, LoadedBlock)}
+    async def Unpin(self, request, context):
+        self.unpinned.append(request.lease)
+        return pb.UnpinResponse()
+
+    async def Get(self, request, context):
+        keys = [request.keys[i : i + 32] for i in range(0, len(request.keys), 32)]
+        for at, key in enumerate(keys):
+            payload = self.held[key]
+            checksum = xxhash.xxh3_64_intdigest(payload)
+            if at == self.after:
+                if self.mode == "hangs":
+                    self.hanging.set()
+                    await asyncio.sleep(60)
+                elif self.mode == "aborts":
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "dead")
+                elif self.mode == "bad checksum":
+                    checksum ^= 1
+                elif self.mode == "short":
+                    payload = payload[:-1]
+                elif self.mode == "other key":
+                    key = KEYS[5]
+                elif self.mode == "ends":
+                    return
+            yield pb.GetResponse(key=key, payload=payload, checksum=checksum, tier="dram")
+        if self.mode == "too many":
+            yield pb.GetResponse(key=KEYS[0], payload=self.held[KEYS[0]], checksum=0, tier="dram")
+
+    async def Put(self, request_iterator, context):
+        stored = 0
+        async for request in request_iterator:
+            assert request.layout == LAYOUT
+            assert xxhash.xxh3_64_intdigest(request.payload) == request.checksum
+            self.held[request.key] = request.payload
+            stored += 1
+        return pb.PutResponse(stored=stored - self.refuse, refused=self.refuse)
 
 
-@asynccontextmanager
-async def transfers_to(store: FakeStore | None) -> AsyncIterator[tuple[Transfers, Posted, grpc.aio.Server]]:
+class Bench:
+    """A pool, the transfers under test, and what they posted."""
+
+    def __init__(self, pool: KvPool, transfers_at: str) -> None:
+        self.pool = pool
+        self.posted: list[LoadedBlock | TransferDone] = []
+        self.ended: asyncio.Queue[TransferDone] = asyncio.Queue()
+        self.transfers = Transfers(transfers_at, pool, LAYOUT, self.post)
+
+    def post(self, items) -> None:
+        for item in items:
+            self.posted.append(item)
+            if isinstance(item, TransferDone):
+                self.ended.put_nowait(item)
+            else:
+                self.pool.write_block(item.block, item.payload)
+
+    async def run(self, order) -> TransferDone:
+        self.transfers.start(order)
+        return await asyncio.wait_for(self.ended.get(), 10)
+
+
+@contextlib.asynccontextmanager
+async def serving(servicer):
     server = grpc.aio.server()
+    kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
-    if store is not None:
-        kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(store, server)
-        await server.start()
-    posted = Posted()
-    transfers = Transfers(f"127.0.0.1:{port}", FakePool(), LAYOUT, posted)  # type: ignore[arg-type]
+    await server.start()
     try:
-        yield transfers, posted, server
+        yield f"127.0.0.1:{port}", server
     finally:
-        await transfers.close()
         await server.stop(None)
 
 
-def load(count: int = 3, limit_us: int = 2_000_000) -> LoadOrder:
-    return LoadOrder(4, KEYS[:count], [10 + i for i in range(count)], limit_us)
+@pytest.fixture
+def pool(decoder) -> KvPool:
+    pool = KvPool(decoder.config, 20, 4, torch.float32)
+    pool.tensor.copy_(torch.randn(pool.tensor.shape, generator=torch.Generator().manual_seed(0)))
+    return pool
 
 
-async def test_a_whole_load_writes_every_block_before_it_ends() -> None:
-    async with transfers_to(FakeStore()) as (transfers, posted, _):
-        transfers.start(load())
-        done = await posted.done()
-    assert (done.xfer_id, done.ok_blocks, done.bytes) == (4, 3, 3 * SIZE)
-    assert posted.written == {10 + i: payload(KEYS[i]) for i in range(3)}
+@pytest.fixture
+async def store():
+    return ScriptedStore()
 
 
-async def test_a_partial_hold_loads_the_leading_run() -> None:
-    async with transfers_to(FakeStore(held=2)) as (transfers, posted, _):
-        transfers.start(load())
-        assert (await posted.done()).ok_blocks == 2
-    assert sorted(posted.written) == [10, 11]
+@pytest.fixture
+async def bench(pool, store):
+    async with serving(store) as (address, _):
+        bench = Bench(pool, address)
+        yield bench
+        await bench.transfers.close()
 
 
-async def test_a_miss_ends_with_nothing() -> None:
-    async with transfers_to(FakeStore(held=0)) as (transfers, posted, _):
-        transfers.start(load())
-        assert (await posted.done()).ok_blocks == 0
+async def test_what_was_offloaded_comes_back_byte_for_byte(bench, store, pool) -> None:
+    wanted = [pool.read_block(block) for block in (1, 2, 3)]
+    done = await bench.run(OffloadOrder(1, [1, 2, 3], KEYS[:3]))
+    assert (done.xfer_id, done.ok_blocks, done.bytes) == (1, 3, 3 * pool.block_bytes)
+    assert [store.held[key] for key in KEYS[:3]] == wanted
+    done = await bench.run(LoadOrder(2, KEYS[:3], [11, 12, 13], 1_000_000))
+    assert (done.xfer_id, done.ok_blocks, done.bytes) == (2, 3, 3 * pool.block_bytes)
+    assert [pool.read_block(block) for block in (11, 12, 13)] == wanted
+    assert done.lookup_us > 0 and done.transfer_us > 0
+    await asyncio.sleep(0.05)
+    assert store.unpinned == [5] and not bench.transfers._tasks
 
 
-async def test_a_bad_checksum_ends_the_run_before_it() -> None:
-    def flipped(keys: list[bytes]) -> list[pb.GetResponse | float]:
-        blocks = [whole(key) for key in keys]
-        blocks[1].payload = b"\xff" + blocks[1].payload[1:]
-        return list(blocks)
-
-    async with transfers_to(FakeStore(blocks=flipped)) as (transfers, posted, _):
-        transfers.start(load())
-        assert (await posted.done()).ok_blocks == 1
-    assert sorted(posted.written) == [10]
+async def test_a_load_takes_the_leading_run_that_is_held(bench, store) -> None:
+    await bench.run(OffloadOrder(1, [1, 2, 3], [KEYS[0], KEYS[1], KEYS[3]]))
+    done = await bench.run(LoadOrder(2, KEYS[:4], [11, 12, 13, 14], 0))
+    assert done.ok_blocks == 2
+    done = await bench.run(LoadOrder(3, KEYS[4:], [11, 12], 0))
+    assert done.ok_blocks == 0 and done.bytes == 0
 
 
-async def test_blocks_in_another_order_are_not_taken() -> None:
-    async with transfers_to(FakeStore(blocks=lambda keys: [whole(key) for key in reversed(keys)])) as case:
-        transfers, posted, _ = case
-        transfers.start(load())
-        assert (await posted.done()).ok_blocks == 0
+@pytest.mark.parametrize("mode", ["aborts", "bad checksum", "short", "other key", "ends"])
+@pytest.mark.parametrize("after", [0, 2])
+async def test_a_store_that_fails_or_lies_costs_the_rest_only(bench, store, pool, mode, after) -> None:
+    await bench.run(OffloadOrder(1, [1, 2, 3, 4], KEYS[:4]))
+    untouched = [pool.read_block(block) for block in (11, 12, 13, 14)]
+    store.mode, store.after = mode, after
+    done = await bench.run(LoadOrder(2, KEYS[:4], [11, 12, 13, 14], 0))
+    assert done.ok_blocks == after
+    for at, block in enumerate((11, 12, 13, 14)):
+        assert pool.read_block(block) == (pool.read_block(1 + at) if at < after else untouched[at])
 
 
-async def test_a_store_that_sends_more_than_was_asked_still_ends_the_transfer() -> None:
-    async with transfers_to(FakeStore(blocks=lambda keys: [whole(key) for key in KEYS])) as (transfers, posted, _):
-        transfers.start(load(count=3))
-        assert (await posted.done()).ok_blocks == 3
-    assert sorted(posted.written) == [10, 11, 12]
+async def test_a_store_that_sends_too_much_is_cut_off(bench, store) -> None:
+    await bench.run(OffloadOrder(1, [1, 2], KEYS[:2]))
+    store.mode, store.after = "too many", 9
+    done = await bench.run(LoadOrder(2, KEYS[:2], [11, 12], 0))
+    assert done.ok_blocks == 2
 
 
-async def test_a_lease_on_more_keys_than_were_asked_is_no_load_of_them() -> None:
-    class Generous(FakeStore):
-        async def Pin(self, request: pb.PinRequest, context: Any) -> pb.PinResponse:
-            return pb.PinResponse(lease=9, held=99)
-
-    async with transfers_to(Generous()) as (transfers, posted, _):
-        transfers.start(load(count=2))
-        assert (await posted.done()).ok_blocks == 2
+async def test_more_keys_than_blocks_still_ends(bench, store) -> None:
+    await bench.run(OffloadOrder(1, [1, 2], KEYS[:2]))
+    done = await bench.run(LoadOrder(2, KEYS[:2], [11], 0))
+    assert done.ok_blocks == 1
+    assert (await bench.run(OffloadOrder(3, [1, 2], KEYS[:1]))).ok_blocks == 0
 
 
-async def test_a_stalled_store_ends_the_load_at_its_limit_with_what_came() -> None:
-    async with transfers_to(FakeStore(blocks=lambda keys: [whole(keys[0]), 60.0])) as (transfers, posted, _):
-        transfers.start(load(limit_us=200_000))
-        assert (await posted.done()).ok_blocks == 1
+@pytest.mark.parametrize(("mode", "ok"), [("hangs", 2), ("pin hangs", 0)])
+async def test_a_load_ends_within_its_limit(bench, store, mode, ok) -> None:
+    await bench.run(OffloadOrder(1, [1, 2, 3, 4], KEYS[:4]))
+    store.mode, store.after = mode, 2
+    began = time.monotonic()
+    done = await bench.run(LoadOrder(2, KEYS[:4], [11, 12, 13, 14], 150_000))
+    assert done.ok_blocks == ok
+    assert 0.14 < time.monotonic() - began < 5, "limit_us, not the default of a second or the server's minute"
 
 
-async def test_a_store_that_dies_during_the_load_leaves_the_leading_run() -> None:
-    async with transfers_to(FakeStore(blocks=lambda keys: [whole(keys[0]), 60.0])) as (transfers, posted, server):
-        transfers.start(load(limit_us=5_000_000))
-        async with asyncio.timeout(5):
-            while not posted.written:
-                await asyncio.sleep(0.01)
+async def test_a_refused_block_is_not_claimed(bench, store) -> None:
+    store.refuse = 1
+    done = await bench.run(OffloadOrder(1, [1, 2, 3], KEYS[:3]))
+    assert done.ok_blocks == 0
+
+
+async def test_a_store_killed_during_a_load(pool, store) -> None:
+    async with serving(store) as (address, server):
+        bench = Bench(pool, address)
+        await bench.run(OffloadOrder(1, [1, 2, 3], KEYS[:3]))
+        store.mode, store.after = "hangs", 1
+        bench.transfers.start(LoadOrder(2, KEYS[:3], [11, 12, 13], 5_000_000))
+        await store.hanging.wait()
         await server.stop(None)
-        assert (await posted.done()).ok_blocks == 1
+        done = await asyncio.wait_for(bench.ended.get(), 5)
+        assert done.ok_blocks == 1
+        # and what comes later ends at once
+        began = time.monotonic()
+        assert (await bench.run(LoadOrder(3, KEYS[:3], [11, 12, 13], 5_000_000))).ok_blocks == 0
+        assert (await bench.run(OffloadOrder(4, [1], KEYS[:1]))).ok_blocks == 0
+        assert time.monotonic() - began < 4
+        await bench.transfers.close()
 
 
-async def test_a_dead_store_ends_load_and_offload_with_nothing() -> None:
-    for order in (load(limit_us=500_000), OffloadOrder(4, [1], [KEYS[0]])):
-        async with transfers_to(None) as (transfers, posted, _):
-            transfers.start(order)
-            assert (await posted.done()).ok_blocks == 0
+async def test_no_store_at_all(pool) -> None:
+    bench = Bench(pool, "")
+    assert (await bench.run(LoadOrder(1, KEYS[:1], [11], 0))).ok_blocks == 0
+    assert (await bench.run(OffloadOrder(2, [1], KEYS[:1]))).ok_blocks == 0
+    assert await bench.transfers.store_id() == ""
+    await bench.transfers.close()
 
 
-async def test_an_offload_stores_the_blocks_under_their_keys() -> None:
-    store = FakeStore()
-    async with transfers_to(store) as (transfers, posted, _):
-        transfers.start(OffloadOrder(4, [3, 1], KEYS[:2]))
-        done = await posted.done()
-    assert (done.ok_blocks, done.bytes) == (2, 2 * SIZE)
-    assert [(put.key, put.payload) for put in store.puts] == [(KEYS[0], b"\x03" * SIZE), (KEYS[1], b"\x01" * SIZE)]
-    assert all(put.layout == LAYOUT and put.checksum == xxhash.xxh3_64_intdigest(put.payload) for put in store.puts)
+async def test_a_bug_in_a_transfer_still_ends_it(bench, pool, monkeypatch) -> None:
+    monkeypatch.setattr(Transfers, "_load", lambda self, order, progress: 1 / 0)
+    done = await bench.run(LoadOrder(1, KEYS[:1], [11], 0))
+    assert done.ok_blocks == 0
 
 
-async def test_a_refused_block_is_not_claimed() -> None:
-    async with transfers_to(FakeStore(refused=1)) as (transfers, posted, _):
-        transfers.start(OffloadOrder(4, [3, 1], KEYS[:2]))
-        assert (await posted.done()).ok_blocks == 0
+async def test_quiesce_ends_copies_and_tells_nothing(bench, store) -> None:
+    """Transfer ids restart in a new scheduler: an end of the old epoch must not reach the new one."""
+    await bench.run(OffloadOrder(1, [1, 2, 3], KEYS[:3]))
+    store.mode, store.after = "hangs", 1
+    bench.transfers.start(LoadOrder(1, KEYS[:3], [11, 12, 13], 30_000_000))
+    await store.hanging.wait()
+    bench.posted.clear()
+    await bench.transfers.quiesce()
+    assert not bench.transfers._tasks
+    store.mode = ""
+    done = await bench.run(LoadOrder(1, KEYS[:3], [11, 12, 13], 0))
+    assert done.ok_blocks == 3
+    assert [item.xfer_id for item in bench.posted if isinstance(item, TransferDone)] == [1]
 
 
-async def test_an_order_that_cannot_be_run_still_ends() -> None:
-    """More keys than blocks: a fault of the scheduler, which must get its blocks back all the same."""
-    async with transfers_to(FakeStore()) as (transfers, posted, _):
-        transfers.start(LoadOrder(4, KEYS[:2], [10], 2_000_000))
-        assert (await posted.done()).ok_blocks == 0
+async def test_store_id(bench) -> None:
+    assert await bench.transfers.store_id() == "host7"
 
 
-async def test_quiesce_ends_a_running_load_and_nothing_is_written_after_it() -> None:
-    async with transfers_to(FakeStore(blocks=lambda keys: [whole(keys[0]), 60.0])) as (transfers, posted, _):
-        transfers.start(load(limit_us=5_000_000))
-        async with asyncio.timeout(5):
-            while not posted.written:
-                await asyncio.sleep(0.01)
-            await transfers.quiesce()
-        count = len(posted.items)
-        await asyncio.sleep(0)
-        assert len(posted.items) == count
-        assert not any(isinstance(item, TransferDone) for item in posted.items)  # a new epoch knows nothing of it
+async def test_against_the_real_store(pool, tmp_path) -> None:
+    from octavo_kvstore.pins import PinTable
+    from octavo_kvstore.service import KvStoreServicer
+    from octavo_kvstore.store import Store
+    from octavo_kvstore.tiers.dram import DramTier
+
+    servicer = KvStoreServicer(Store(DramTier(2**24), None, PinTable()), "host0", "boot")
+    async with serving(servicer) as (address, _):
+        bench = Bench(pool, address)
+        wanted = [pool.read_block(block) for block in (1, 2)]
+        assert (await bench.run(OffloadOrder(1, [1, 2], KEYS[:2]))).ok_blocks == 2
+        assert (await bench.run(OffloadOrder(2, [1, 2], KEYS[:2]))).ok_blocks == 2, "known blocks are whole as well"
+        assert (await bench.run(LoadOrder(3, KEYS[:3], [11, 12, 13], 0))).ok_blocks == 2
+        assert [pool.read_block(block) for block in (11, 12)] == wanted
+        await bench.transfers.close()
+    servicer.close()

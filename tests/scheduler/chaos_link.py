@@ -54,7 +54,10 @@ def read_order(order: wpb.Order) -> orders.Order:
         return orders.Stop(order.stop.seq, order.stop.reason)
     if kind == "offload":
         return orders.Offload(
-            order.offload.xfer_id, unpack_u32(order.offload.block_ids), unpack_keys(order.offload.keys)
+            order.offload.xfer_id,
+            unpack_u32(order.offload.block_ids),
+            unpack_keys(order.offload.keys),
+            unpack_keys(order.offload.parents),
         )
     if kind == "load":
         item = order.load
@@ -93,6 +96,7 @@ def write_report(report: Reported) -> wpb.Report:
                 bytes=t.bytes,
                 lookup_us=t.lookup_us,
                 transfer_us=t.transfer_us,
+                tier=t.tier,
             )
             for t in report.transfers_done
         ],
@@ -101,6 +105,7 @@ def write_report(report: Reported) -> wpb.Report:
             for f in report.first_tokens
         ],
         logprobs=[wpb.Logprobs.FromString(item) for item in report.logprobs],
+        draining=report.draining,
     )
     if report.live_seqs is not None:
         message.live.seqs.extend(report.live_seqs)
@@ -275,7 +280,8 @@ class LiveGateway:
         await self.call.write(pb.AttachGatewayRequest(submit=submit))
 
     async def cancel(self, name: str, reason: str = "client_cancel") -> None:
-        await self.call.write(pb.AttachGatewayRequest(cancel=pb.CancelOrder(request_id=name, reason=reason)))
+        order = pb.CancelOrder(request_id=name, reason=reason, tenant="default")
+        await self.call.write(pb.AttachGatewayRequest(cancel=order))
 
 
 class LiveStore:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from octavo_scheduler import residency
-from octavo_scheduler.events import ChoiceStart, Submitted, Tick, WorkerJoined
+from octavo_scheduler.events import Cancelled, ChoiceStart, Submitted, Tick, WorkerJoined
 from octavo_scheduler.policy import SECOND_US, Policy
 
 from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output, tokens_of
@@ -327,6 +327,36 @@ def test_cancel_answers_once_blocks_are_back_and_repeats_attach() -> None:
     ((found, outcome, freed), second) = client.cancel_answers
     assert found and outcome == "cancelled" and freed >= 1 and second == (found, outcome, freed)
     simulation.check_clean()
+
+
+@pytest.mark.parametrize("through_its_own_gateway", [True, False])
+def test_a_cancel_of_another_tenant_does_nothing(through_its_own_gateway: bool) -> None:
+    simulation, gateway = make()
+    other = simulation.add_gateway()
+    client = simulation.submit(gateway, [1, 2, 3], 20)
+    run_until(simulation, lambda: client.got[0])
+    asked = gateway if through_its_own_gateway else other
+    simulation.feed(Cancelled(simulation.now_us, asked, client.request_id, "client_cancel", "stranger"))
+    answers = [update.cancel for update in simulation.core.collect(asked) if update.cancel is not None]
+    assert [answer.found for answer in answers] == [False]
+    done(simulation, client)
+
+
+def test_a_cancel_through_another_gateway_is_answered_there() -> None:
+    simulation, gateway = make()
+    other = simulation.add_gateway()
+    client = simulation.submit(gateway, [1, 2, 3], 20)
+    run_until(simulation, lambda: client.got[0])
+    simulation.feed(Cancelled(simulation.now_us, other, client.request_id, "client_cancel"))
+    answers: list[Any] = []
+    for _ in range(100):
+        simulation.advance(3000)
+        for link in simulation.links:
+            simulation.run_link(link)
+        answers += [update.cancel for update in simulation.core.collect(other) if update.cancel is not None]
+    assert [(answer.found, answer.outcome) for answer in answers] == [(True, "cancelled")]
+    simulation.settle()
+    assert client.outcome == "cancelled"
 
 
 def test_cancel_of_a_finished_or_unknown_request_does_nothing() -> None:

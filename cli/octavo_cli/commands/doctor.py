@@ -71,7 +71,7 @@ def fingerprint(
     manifest: ManifestFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the hashes of weights, tokenizer and chat template, ready to be pasted into octavo.yaml."""
+    """Print the hashes of weights, tokenizer and chat template, as YAML for a manifest."""
     from octavo import artifacts
 
     settings = load_settings(service_flags(context.args, model, manifest), os.environ)

@@ -17,12 +17,13 @@ from starlette.routing import Route
 
 from octavo_gateway.http.bodies import DetokenizeBody, TokenizeBody, decode_body
 from octavo_gateway.http.calls import Calls
+from octavo_gateway.http.edge import bearer
 from octavo_gateway.http.endpoints import GeneratingEndpoint, read_chat, read_completion
 from octavo_gateway.http.errors import BodyTooLarge, MethodNotAllowed, UnknownUrl, error_headers, error_json
 from octavo_gateway.http.params import chat_messages, rename_fields
 from octavo_gateway.http.read import ClientGone, read_json
 from octavo_gateway.http.shapes import ModelBody, ModelList, Text, Tokens, encode
-from octavo_gateway.requests import Gateway, ModelInfo
+from octavo_gateway.requests import EdgeContext, Gateway, ModelInfo
 
 LONG_BODY_BYTES = 32 * 1024
 """Above this, tokenizing leaves the loop for a thread, so that streams go on."""
@@ -48,12 +49,13 @@ class PlainEndpoints:
         self._options = options
 
     async def models(self, request: Request) -> Response:
-        return _json(ModelList([_model(item) for item in self._gateway.models()]))
+        return _json(ModelList([_model(item) for item in self._gateway.models(_edge(request))]))
 
     async def model(self, request: Request) -> Response:
-        return _json(_model(self._find(request.path_params["id"])))
+        return _json(_model(self._find(request.path_params["id"], _edge(request))))
 
     async def tokenize(self, request: Request) -> Response:
+        edge = _edge(request)
         raw, body = await self._read(request, TokenizeBody)
         if (body.prompt is None) == (body.messages is None):
             raise InvalidRequest("prompt: send either prompt or messages", field="prompt")
@@ -64,6 +66,7 @@ class PlainEndpoints:
                 body.model or "",
                 body.prompt,
                 messages,
+                edge,
                 add_bos=False if body.add_special_tokens is False else None,
                 add_generation_prompt=body.add_generation_prompt is not False,
             )
@@ -71,14 +74,15 @@ class PlainEndpoints:
 
         # a chat template is rendered under the loop's own instruction limit, so it stays here
         ids, strings = await _off_loop(len(raw), work) if messages is None else work()
-        return _json(Tokens(len(ids), self._find(body.model or "").max_model_len, ids, strings))
+        return _json(Tokens(len(ids), self._find(body.model or "", edge).max_model_len, ids, strings))
 
     async def detokenize(self, request: Request) -> Response:
+        edge = _edge(request)
         raw, body = await self._read(request, DetokenizeBody)
 
         def work() -> str:
             return self._gateway.detokenize(
-                body.model or "", body.tokens, skip_special_tokens=bool(body.skip_special_tokens)
+                body.model or "", body.tokens, edge, skip_special_tokens=bool(body.skip_special_tokens)
             )
 
         try:
@@ -113,13 +117,17 @@ class PlainEndpoints:
         )
         return raw, decode_body(raw, kind)
 
-    def _find(self, name: str) -> ModelInfo:
-        served = self._gateway.models()
+    def _find(self, name: str, edge: EdgeContext) -> ModelInfo:
+        served = self._gateway.models(edge)
         for item in served:
             if name in ("", item.id):
                 return item
         names = ", ".join(item.id for item in served)
         raise UnknownModel(f"model: {name!r} is not served; use {names}", field="model")
+
+
+def _edge(request: Request) -> EdgeContext:
+    return EdgeContext("http", api_key=bearer(request.headers))
 
 
 def _model(item: ModelInfo) -> ModelBody:

@@ -19,7 +19,7 @@ from octavo_gateway.http.forms import ChatForm, CompletionForm, Form
 from octavo_gateway.http.params import chat_params, completion_params, rename_fields
 from octavo_gateway.http.read import ClientGone, read_json
 from octavo_gateway.http.refused import check_chat, check_completion
-from octavo_gateway.requests import Gateway, RequestParams
+from octavo_gateway.requests import EdgeContext, Gateway, RequestParams
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class GeneratingEndpoint:
 
             async def work() -> None:
                 await call.start(params, named.edge)
-                answer.fingerprint = self._fingerprint(call.generations[0].model)
+                answer.fingerprint = self._fingerprint(call.generations[0].model, named.edge)
                 await _send(answer, understood)
 
             await call.run(work)
@@ -102,8 +102,9 @@ class GeneratingEndpoint:
         except SlowClient:
             call.connection.abort()
 
-    def _fingerprint(self, model: str) -> str | None:
-        return next((f"octavo-{item.fingerprint[:16]}" for item in self._gateway.models() if item.id == model), None)
+    def _fingerprint(self, model: str, edge: EdgeContext) -> str | None:
+        served = self._gateway.models(edge)
+        return next((f"octavo-{item.fingerprint[:16]}" for item in served if item.id == model), None)
 
 
 async def _send(answer: Answer, asked: Asked) -> None:

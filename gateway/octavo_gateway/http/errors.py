@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import msgspec
-from octavo.errors import AlreadyExists, OctavoError, Overloaded, Unavailable
+from octavo.errors import AlreadyExists, OctavoError, Overloaded, Unauthenticated, Unavailable
 
 from octavo_gateway.http.shapes import encode
 
@@ -22,9 +22,9 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class BodyTooLarge(OctavoError):
-    """413: the body is over gateway.max_body_bytes."""
+    """The body is over gateway.max_body_bytes; 400 as every other bad input, so that one rule serves clients."""
 
-    http_status, http_type, default_reason = 413, "invalid_request_error", "body_too_large"
+    http_status, http_type, default_reason = 400, "invalid_request_error", "body_too_large"
 
 
 class BodyTimeout(OctavoError):
@@ -51,6 +51,8 @@ def error_headers(error: OctavoError) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", b"application/json")]
     if isinstance(error, Overloaded | Unavailable):
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
+    if isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, AlreadyExists):
         headers.append((b"x-should-retry", b"false"))  # it would retry every 409
     return headers

@@ -10,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from octavo.errors import BY_STATUS, FieldViolation, InternalError, OctavoError
+from octavo.errors import BY_STATUS, FieldViolation, InternalError, InvalidRequest, OctavoError
 
 UNREACHABLE = "unreachable"
 """Reason of an Unavailable that no gateway sent: nothing listens, or the connection broke."""
@@ -32,6 +32,9 @@ def error_from(error: grpc.aio.AioRpcError, address: str = "") -> OctavoError:
     message = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNAVAILABLE and not reason and address:
         message, reason = f"no answer from {address}: {message}", UNREACHABLE
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and not reason and "larger than max" in message:
+        # gRPC's own words for a message over the limit of either side: no wait makes it smaller
+        return InvalidRequest(f"body: {message}; shorten the request", field="body")
     return kind(message, reason=reason, violations=violations, retry_after_s=retry_after_s)
 
 

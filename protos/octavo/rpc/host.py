@@ -64,7 +64,7 @@ class Host:
         )
         self.tracer: trace.Tracer = self.provider.get_tracer("octavo", self.version)
         self.metrics = prometheus_client.CollectorRegistry()
-        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.server = grpc.aio.server(options=server_options(name, self.manifest.gateway.max_body_bytes))
         self.urls: dict[str, str] = {}
         self.state: State = "starting"
         self.why = "starting"
@@ -166,6 +166,15 @@ class Host:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self.provider.shutdown)
+
+
+def server_options(name: str, max_body_bytes: int) -> list[tuple[str, int]]:
+    """SERVER_OPTIONS; a gateway hears out a body a few times too large, to refuse it in its own words."""
+    if name != "gateway":
+        return SERVER_OPTIONS
+    limit = "grpc.max_receive_message_length"
+    others = [option for option in SERVER_OPTIONS if option[0] != limit]
+    return [*others, (limit, max(MAX_MESSAGE_BYTES, 4 * max_body_bytes))]
 
 
 Setup = Callable[[Host], Coroutine[Any, Any, None]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -231,6 +232,11 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         return str(value)
     wanted = getattr(hint, "__name__", str(hint))
     raise ManifestError(f"{key}: {value!r} is no {wanted}; give a value of that type", field=key)
+
+
+def set_environment_default(name: str, value: str) -> None:
+    """Sets a variable that a native library reads when it is loaded, unless the operator has set it."""
+    os.environ.setdefault(name, value)
 
 
 def _mask(key: str, value: Any) -> Any:

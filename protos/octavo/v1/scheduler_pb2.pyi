@@ -67,7 +67,7 @@ class GatewayWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off")
+    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_root")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class Submit(_message.Message):
     BODY_HASH_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
     CACHE_OFF_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ROOT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     tenant: str
@@ -102,7 +103,8 @@ class Submit(_message.Message):
     body_hash: bytes
     gateway_state: bytes
     cache_off: bool
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ...) -> None: ...
+    namespace_root: bytes
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_root: _Optional[bytes] = ...) -> None: ...
 
 class ChoiceState(_message.Message):
     __slots__ = ("seed", "emitted_tokens", "finished")
@@ -115,12 +117,14 @@ class ChoiceState(_message.Message):
     def __init__(self, seed: _Optional[int] = ..., emitted_tokens: _Optional[bytes] = ..., finished: _Optional[str] = ...) -> None: ...
 
 class CancelOrder(_message.Message):
-    __slots__ = ("request_id", "reason")
+    __slots__ = ("request_id", "reason", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     reason: str
-    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class StopChoice(_message.Message):
     __slots__ = ("request_id", "index", "at_len")

@@ -213,14 +213,16 @@ class Stop(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Offload(_message.Message):
-    __slots__ = ("xfer_id", "block_ids", "keys")
+    __slots__ = ("xfer_id", "block_ids", "keys", "parents")
     XFER_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
     xfer_id: int
     block_ids: bytes
     keys: bytes
-    def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    parents: bytes
+    def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("xfer_id", "keys", "block_ids", "limit_us")
@@ -293,7 +295,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_ids: _Optional[bytes] = ..., bias_values: _Optional[_Iterable[float]] = ..., stop_ids: _Optional[bytes] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed")
+    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining")
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +314,7 @@ class Report(_message.Message):
     PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DECODE_SEQS_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     step: int
     steps: int
     slots: bytes
@@ -330,7 +333,8 @@ class Report(_message.Message):
     prefill_tokens: int
     decode_seqs: int
     trimmed: _containers.RepeatedCompositeFieldContainer[Trimmed]
-    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ...) -> None: ...
+    draining: bool
+    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class SeqFinish(_message.Message):
     __slots__ = ("slot", "seq", "reason", "stop_token", "message")
@@ -369,18 +373,20 @@ class Released(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., len: _Optional[int] = ..., computed_len: _Optional[int] = ...) -> None: ...
 
 class TransferDone(_message.Message):
-    __slots__ = ("xfer_id", "ok_blocks", "bytes", "lookup_us", "transfer_us")
+    __slots__ = ("xfer_id", "ok_blocks", "bytes", "lookup_us", "transfer_us", "tier")
     XFER_ID_FIELD_NUMBER: _ClassVar[int]
     OK_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_US_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_US_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
     xfer_id: int
     ok_blocks: int
     bytes: int
     lookup_us: int
     transfer_us: int
-    def __init__(self, xfer_id: _Optional[int] = ..., ok_blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., lookup_us: _Optional[int] = ..., transfer_us: _Optional[int] = ...) -> None: ...
+    tier: str
+    def __init__(self, xfer_id: _Optional[int] = ..., ok_blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., lookup_us: _Optional[int] = ..., transfer_us: _Optional[int] = ..., tier: _Optional[str] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("resource_id", "ok", "error")

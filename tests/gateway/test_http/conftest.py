@@ -12,7 +12,7 @@ import openai
 import pytest
 import pytest_asyncio
 import uvloop
-from octavo.errors import InvalidRequest, OctavoError, UnknownModel
+from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, UnknownModel
 from octavo.rpc.host import Host
 from octavo.rpc.testing import running_host
 from octavo_gateway.http.server import start_http
@@ -112,6 +112,7 @@ class FakeGateway:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     slow_client_timeout_s: float = 0.5
     ready: bool = True
+    api_key: str = ""  # empty: none is needed
     requests: list[RequestParams] = field(default_factory=list)
     edges: list[EdgeContext] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
@@ -150,11 +151,13 @@ class FakeGateway:
         model: str,
         text: str | None,
         messages: Sequence[ChatMessage] | None,
+        edge: EdgeContext,
         *,
         parse_special: bool = False,
         add_bos: bool | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
+        self._check_key(edge)
         if model not in ("", "smollm2"):
             raise UnknownModel(f"model: {model!r} is not served", field="model")
         self.tokenized.append((text, messages, parse_special, add_bos, add_generation_prompt))
@@ -163,12 +166,20 @@ class FakeGateway:
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         return [chr(item) for item in token_ids]
 
-    def detokenize(self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    def detokenize(
+        self, model: str, token_ids: Sequence[int], edge: EdgeContext, *, skip_special_tokens: bool = False
+    ) -> str:
+        self._check_key(edge)
         if any(not 0 <= item < 256 for item in token_ids):
             raise InvalidRequest("token_ids: 256 is out of range", field="token_ids")
         return bytes(token_ids).decode()
 
-    def models(self) -> list[ModelInfo]:
+    def _check_key(self, edge: EdgeContext) -> None:
+        if self.api_key and edge.api_key != self.api_key:
+            raise Unauthenticated("an API key is needed")
+
+    def models(self, edge: EdgeContext) -> list[ModelInfo]:
+        self._check_key(edge)
         return [ModelInfo("smollm2", 8192, 49152, "llama", "c0ffee" * 10, 1_700_000_000)]
 
 

@@ -28,6 +28,25 @@ async def test_models(edge: Any) -> None:
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/models", None),
+        ("GET", "/v1/models/smollm2", None),
+        ("POST", "/tokenize", {"prompt": "Hi"}),
+        ("POST", "/detokenize", {"tokens": [72]}),
+    ],
+)
+async def test_models_and_tokens_ask_for_the_key(edge: Any, method: str, path: str, body: Any) -> None:
+    edge.gateway.api_key = "sk-1"
+    refused = await edge.http.request(method, path, json=body)
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+    answered = await edge.http.request(method, path, json=body, headers={"Authorization": "Bearer sk-1"})
+    assert answered.status_code == 200
+    for open_path in ("/health", "/ready", "/version", "/metrics"):
+        assert (await edge.http.get(open_path)).status_code == 200
+
+
 async def test_tokenize_a_prompt(edge: Any) -> None:
     response = await edge.http.post("/tokenize", json={"model": "smollm2", "prompt": "Hi", "return_token_strs": True})
     assert response.json() == {"count": 2, "max_model_len": 8192, "tokens": [72, 105], "token_strs": ["H", "i"]}
@@ -61,7 +80,7 @@ async def test_bad_tokenize_bodies(edge: Any, path: str, body: dict[str, Any], s
 
 async def test_long_texts_are_tokenized_too_and_10_mb_are_refused(edge: Any) -> None:
     assert (await edge.http.post("/tokenize", json={"prompt": "x" * 100_000})).json()["count"] == 100_000
-    assert (await edge.http.post("/tokenize", json={"prompt": "x" * 10_000_000})).status_code == 413
+    assert (await edge.http.post("/tokenize", json={"prompt": "x" * 10_000_000})).status_code == 400
     assert (await edge.http.get("/health")).status_code == 200
 
 

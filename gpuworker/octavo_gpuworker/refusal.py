@@ -1,0 +1,40 @@
+"""Refusal: why an Admit cannot run here. What a scheduler should never send must fail its sequence, not the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo_gpuworker.model.pool import KvPool
+from octavo_gpuworker.orders import AdmitOrder
+
+
+def admit_fault(order: AdmitOrder, pool: KvPool, vocab: int) -> str:
+    """One line that names the field and the bound, or an empty string."""
+    length, size = len(order.tokens), pool.block_tokens
+    if not order.tokens:
+        return "tokens: empty; a sequence needs at least one"
+    if not 0 < order.prompt_len <= length:
+        return f"prompt_len: {order.prompt_len} must lie in [1, {length}]"
+    if order.max_len <= length:
+        return f"max_len: {order.max_len} leaves no room after {length} tokens"
+    if order.cached_len >= length or order.wait_base >= length:
+        return f"cached_len: {max(order.cached_len, order.wait_base)} leaves none of {length} tokens to compute"
+    if order.cached_len > len(order.blocks) * size:
+        return f"cached_len: {order.cached_len} is beyond the {len(order.blocks)} blocks"
+    if max(order.tokens) >= vocab:
+        return f"tokens: id {max(order.tokens)} is outside the vocabulary of {vocab}"
+    sampling = order.sampling
+    ids = [*(token for token, _ in sampling.bias), *sampling.stop_ids]
+    if ids and not 0 <= max(ids) < vocab:
+        return f"sampling: id {max(ids)} is outside the vocabulary of {vocab}"
+    needed = -(-length // size)
+    for sibling in order.siblings:
+        if len(sibling.blocks) < needed:
+            return f"siblings: seq {sibling.seq} has {len(sibling.blocks)} blocks, the prompt covers {needed}"
+    return next(filter(None, (blocks_fault(b, pool) for b in (order.blocks, *(s.blocks for s in order.siblings)))), "")
+
+
+def blocks_fault(blocks: Iterable[int], pool: KvPool) -> str:
+    """Whether a granted block lies outside the pool, or is the null block."""
+    wrong = [block for block in blocks if not 0 < block < pool.num_blocks]
+    return f"block_ids: {wrong[0]} is outside [1, {pool.num_blocks})" if wrong else ""
