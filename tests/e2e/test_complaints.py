@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.
 VOCAB = 49152
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hi"}]
-TOP_LOGIT_GAP = 0.1
-"""Natural-log gap of the two best tokens within which bfloat16 rounding may turn a greedy choice."""
+TOP_LOGIT_GAP = 0.26
+"""Two units in the last place of a bfloat16 logit of 16 to 32: a gap within which rounding may turn a greedy choice."""
 
 
 async def post(cluster: Cluster, path: str, body: Any, **options: Any) -> httpx.Response:
@@ -153,6 +153,8 @@ BAD_BODIES: list[tuple[bytes, int]] = [
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize"])
 async def test_bad_bodies_over_http(cluster: Cluster, path: str) -> None:
     for body, status in BAD_BODIES:
+        if path == "/tokenize" and b"1e999" in body:
+            continue  # it has no temperature
         if status == 404 and path == CHAT:
             body = b'{"model": "gpt-9", "messages": [{"role": "user", "content": "x"}]}'
         response = await post(cluster, path, body)
@@ -362,6 +364,7 @@ ALPHABET = "Here is the English alphabet: A, B, C, D, E, F, G, H, I, J. Here is 
 
 async def test_stop_strings_are_the_same_streamed_and_whole(cluster: Cluster) -> None:
     base = completion(prompt=ALPHABET, max_tokens=24)
+    await post(cluster, COMPLETIONS, base)  # from here on the prompt is cached, and bits do not depend on that
     text = (await post(cluster, COMPLETIONS, base)).json()["choices"][0]["text"]
     assert len(text) > 15
     for stop in (
@@ -393,6 +396,7 @@ async def test_stop_strings_are_the_same_streamed_and_whole(cluster: Cluster) ->
 @pytest.mark.parametrize("stop", [None, ["e"]])
 async def test_usage_is_what_was_counted(cluster: Cluster, n: int, stop: list[str] | None) -> None:
     body = completion(prompt="A long tale of " * 12, max_tokens=20, n=n, temperature=1, seed=9, stop=stop)
+    await post(cluster, COMPLETIONS, body)  # from here on the prompt is cached, and bits do not depend on that
     whole, stream = await whole_and_stream(cluster, body)
     assert whole == stream
     async with sdk(cluster) as client:

@@ -38,7 +38,7 @@ class Targets:
         """The gateway in use."""
         address = self._addresses[self._current]
         if address not in self._open:
-            channel = open_channel(address)
+            channel = open_channel(address, small_window=True)
             stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
             self._open[address] = Target(address, channel, stub)
         return self._open[address]

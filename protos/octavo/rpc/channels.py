@@ -20,6 +20,11 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to `host:port` or `unix:path`; create it after the process (and its loop) started, never before a fork."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+def open_channel(address: str, *, small_window: bool = False) -> grpc.aio.Channel:
+    """A channel to `host:port` or `unix:path`; create it after the process (and its loop) started, never before a fork.
+
+    small_window: HTTP/2 windows stay at 64 KB instead of growing to 4 MB, so that the server notices within seconds
+    that nobody reads a stream of tokens.
+    """
+    window = [("grpc.http2.bdp_probe", 0)] if small_window else []
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS + window)

@@ -44,6 +44,8 @@ def prefill_tile(head_dim: int, dtype: torch.dtype, quantized: bool, capability:
         return Tile(16, 16, 8 if head_dim > 64 and capability < 90 else 4, 1)
     if capability < 90:
         return Tile(64 if quantized else 128, 32, 8, 5)
+    if capability >= 100:
+        return Tile(128, 32, 8, 5) if quantized else Tile(128, 64, 4 if head_dim == 64 else 8, 5)
     return Tile(128, 64, 8, 5)
 
 
@@ -51,8 +53,8 @@ def decode_tile(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool, c
     """`rows` = group * new tokens, at most `decode_rows`; 16 is the least a tensor core takes."""
     height = max(16, power_of_two_at_least(rows))
     if dtype == torch.float32:
-        return Tile(height, 16, 8 if head_dim > 64 else 4, 1)
-    tight = quantized and capability < 90
+        return Tile(height, 16, 8 if head_dim > 64 and capability < 100 else 4, 1)
+    tight = quantized and (capability < 90 or (capability >= 100 and head_dim == 32))
     wide = height * head_dim > 32 * 128 or (tight and height >= 32)
     return Tile(height, 32 if tight else 64, 8 if wide else 4, 5)
 
