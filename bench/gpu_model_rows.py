@@ -10,7 +10,6 @@ from gpu_row import Row, Setting
 from octavo_gpuworker.graphs import CudaCapture, GraphedForward
 from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.kernels.activation import gelu_mul_torch, silu_mul_torch, soft_cap_torch
-from octavo_gpuworker.kernels.needs import needs_of
 from octavo_gpuworker.kernels.rms_norm import add_rms_norm_torch
 from octavo_gpuworker.kernels.triton import roofline
 from octavo_gpuworker.kernels.triton.activation import gelu_mul_triton, silu_mul_triton, soft_cap_triton
@@ -20,6 +19,7 @@ from octavo_gpuworker.kernels.triton.rms_norm import add_rms_norm_triton
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.inputs import StepInputs
+from octavo_gpuworker.model.needs import needs_of
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.model.weights import LayerWeights, Weights
 from torch import Tensor

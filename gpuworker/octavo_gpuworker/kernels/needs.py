@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from octavo_gpuworker.model.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +54,3 @@ def capability_of(device: torch.device) -> int:
         return 90
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
-
-
-def needs_of(
-    config: ModelConfig,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    kv_dtype: torch.dtype,
-    block_tokens: int,
-) -> KernelNeeds:
-    """What a decoder of `config` asks for."""
-    return KernelNeeds(
-        device,
-        dtype,
-        kv_dtype,
-        config.head_dim,
-        config.q_heads,
-        config.kv_heads,
-        block_tokens,
-        config.d_model,
-        config.ffn,
-        config.vocab_size,
-        capability=capability_of(device),
-    )

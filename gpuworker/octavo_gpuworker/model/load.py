@@ -11,10 +11,10 @@ from blake3 import blake3
 from octavo.artifacts import BadArtifact, ModelFiles, read_gguf_metadata, read_json, tokenizer_hash, weights_hash
 
 from octavo_gpuworker.kernels import select_kernels
-from octavo_gpuworker.kernels.needs import needs_of
 from octavo_gpuworker.model.config import ModelConfig, config_from_hf
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.gguf_source import GgufSource, config_from_gguf
+from octavo_gpuworker.model.needs import needs_of
 from octavo_gpuworker.model.safetensors_source import SafetensorsSource
 from octavo_gpuworker.model.weights import Weights, load_weights, prepare_weights
 

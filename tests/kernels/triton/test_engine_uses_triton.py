@@ -11,10 +11,10 @@ from octavo.step import StepBudget
 from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.kernels import KernelTable, select_kernels
-from octavo_gpuworker.kernels.needs import needs_of
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
+from octavo_gpuworker.model.needs import needs_of
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.model.weights import LayerWeights, Weights
 from octavo_gpuworker.orders import AdmitOrder, Report, Sampling

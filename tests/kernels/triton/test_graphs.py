@@ -8,11 +8,11 @@ import pytest
 import torch
 from octavo_gpuworker.graphs import BATCH_BUCKETS, GraphedForward, bucket_of, context_buckets
 from octavo_gpuworker.kernels import select_kernels
-from octavo_gpuworker.kernels.needs import needs_of
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.inputs import StepInputs
+from octavo_gpuworker.model.needs import needs_of
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.model.weights import LayerWeights, Weights
 from prometheus_client import CollectorRegistry
