@@ -172,7 +172,7 @@ class Cluster:
                 scheduler_pb2.GetStatusRequest(), timeout=5
             )
 
-    async def settle(self, timeout_s: float = 15.0) -> scheduler_pb2.GetStatusResponse:
+    async def settle(self, timeout_s: float = 60.0) -> scheduler_pb2.GetStatusResponse:
         """The status once nothing runs, waits or is held; fails with the last status when that never comes."""
         deadline = time.monotonic() + timeout_s
         while True:
