@@ -87,11 +87,10 @@ def greedy(decoder: Decoder, new: int = 8) -> tuple[list[list[int]], int, list[R
     tokens: list[list[int]] = [[] for _ in PROMPTS]
     reports = []
     while engine.run_once():
-        report = engine.take_report(force=True)
-        assert report is not None
-        reports.append(report)
-        for slot, new_tokens in zip(report.slots, report.tokens, strict=True):
-            tokens[slot].extend(new_tokens)
+        for report in engine.take_reports(force=True):
+            reports.append(report)
+            for slot, new_tokens in zip(report.slots, report.tokens, strict=True):
+                tokens[slot].extend(new_tokens)
     return tokens, engine.mixed_steps, reports
 
 
