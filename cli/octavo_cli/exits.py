@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from octavo.client.faults import UNREACHABLE
-from octavo.errors import InvalidRequest, OctavoError
+from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, UnknownModel
 from octavo.manifest import ManifestError
 
 OK = 0
@@ -51,4 +51,4 @@ def exit_code(error: OctavoError) -> int:
         return known
     if error.reason == UNREACHABLE:
         return NO_CLUSTER
-    return USAGE if isinstance(error, ManifestError | InvalidRequest) else FAILED
+    return USAGE if isinstance(error, ManifestError | InvalidRequest | UnknownModel | Unauthenticated) else FAILED

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from octavo.errors import DeadlineExceeded, InvalidRequest, Unauthenticated, UnknownModel
+from octavo_cli.exits import exit_code
 
 pytestmark = pytest.mark.usefixtures("running")
 
@@ -40,6 +42,14 @@ def test_a_refused_request_is_one_line_and_code_2(running: Any) -> None:
     done = running("complete", "refuse")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1 and "say something else" in done.stderr
+    for words in (("chat", ""), ("complete", ""), ("chat", "-")):
+        done = running(*words)
+        assert done.returncode == 2 and "TEXT" in done.stderr and done.stderr.count("\n") == 1, words
+
+
+def test_errors_that_the_caller_must_mend_are_code_2() -> None:
+    assert [exit_code(kind("no")) for kind in (InvalidRequest, UnknownModel, Unauthenticated)] == [2, 2, 2]
+    assert exit_code(DeadlineExceeded("late")) == 1
 
 
 def test_another_gateway_by_url(running: Any) -> None:

@@ -28,11 +28,19 @@ SOURCES = os.pathsep.join(
 START_TIMEOUT_S = 90.0
 
 
+TAKEN: set[int] = set()
+"""Ports this run has handed out: the kernel may offer one twice before its first owner listens."""
+
+
 def free_port() -> int:
-    """A TCP port that is free right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that is free right now and was not handed out before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in TAKEN:
+            TAKEN.add(port)
+            return port
 
 
 @dataclass

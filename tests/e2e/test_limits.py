@@ -22,7 +22,7 @@ def generate(length: int, max_tokens: int) -> pb.GenerateRequest:
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_6000_plus_1000_tokens_run_in_chunks_of_512(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(
         settings={"scheduler.max_num_batched_tokens": 512, "scheduler.max_num_batched_tokens_alone": 512}

@@ -129,6 +129,8 @@ class ChaosWorker:
         self.computed_tokens = 0
         self.steps = 0
         self.max_batch = 0
+        self.draining = False
+        self.freeze_transfers = False
         self.boot_id = f"boot-{rng.random()}"
         self._reset()
 
@@ -161,6 +163,7 @@ class ChaosWorker:
 
     def die(self) -> None:
         """A new process: nothing is resident."""
+        self.draining = False
         self.content = [[POISON] * self.block_tokens for _ in range(self.num_blocks)]
         self.labels = {}
         self.boot_id = f"boot-{self.rng.random()}"
@@ -212,6 +215,10 @@ class ChaosWorker:
             else:
                 assert isinstance(order, Update)
         self.inbox = []
+
+    def drain(self) -> None:
+        """SIGTERM: the next report says so."""
+        self.draining = self.must_send = True
 
     def _admit(self, order: Admit) -> None:
         assert order.seq not in self.sequences, "a seq was used twice"
@@ -311,7 +318,7 @@ class ChaosWorker:
         return done
 
     def _advance_transfers(self) -> None:
-        for transfer in list(self.transfers.values()):
+        for transfer in [] if self.freeze_transfers else list(self.transfers.values()):
             transfer.left -= 1
             if transfer.left > 0:
                 continue
@@ -447,7 +454,7 @@ class ChaosWorker:
 
     def _send(self, now_us: int) -> Reported:
         report, composition = self.report, self.composition
-        report.now_us, report.step = now_us, self.steps
+        report.now_us, report.step, report.draining = now_us, self.steps, self.draining
         for slot, computed in self.slot_computed.items():
             report.slots.append(slot)
             report.counts.append(len(self.slot_tokens.get(slot, [])))

@@ -121,7 +121,10 @@ class Simulation:
         for epoch, why in effects.close_workers:
             self.closed.append(why)
             if epoch in by_epoch:
-                self._cut(by_epoch.pop(epoch))
+                link = by_epoch.pop(epoch)
+                self._cut(link)
+                if link.worker.draining:  # it ends with its stream; a new process dials in later
+                    link.worker.die()
         for epoch, orders in effects.orders:
             link = by_epoch.get(epoch)
             if link is not None:
@@ -250,6 +253,7 @@ class Simulation:
             remaining_deadline_us=client.deadline_us,
             priority=client.priority,
             idempotency_key=client.key,
+            namespace_root=b"" if cache_off else b"n" * 32,
             body_hash=repr((client.prompt, client.max_tokens, client.seeds)).encode(),
             traceparent="",
         )

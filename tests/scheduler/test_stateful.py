@@ -93,6 +93,12 @@ class CellMachine(RuleBasedStateMachine):
         if link.epoch:
             self.simulation.disconnect(link, dead)
 
+    @rule(worker=st.integers(0, 1))
+    def drain_worker(self, worker: int) -> None:
+        link = self.simulation.links[worker]
+        if link.epoch:
+            link.worker.drain()
+
     @rule(gateway=st.integers(0, 1), resubmit=st.booleans())
     def cut_gateway(self, gateway: int, resubmit: bool) -> None:
         lost = self.simulation.lose_gateway(self._gateway(gateway))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from octavo.client import Client, Message, RetryPolicy, Stream
 from octavo.client.wire import RequestOptions
+from octavo.errors import InvalidRequest
 
 from octavo_cli.exits import INTERRUPTED
 from octavo_cli.locate import gateway_url
@@ -111,7 +112,11 @@ def _options(**given: Any) -> RequestOptions:
 
 
 def _read(text: str) -> str:
-    return sys.stdin.read() if text == "-" else text
+    """The text, or standard input for `-`. Raises InvalidRequest when there is none."""
+    found = sys.stdin.read() if text == "-" else text
+    if not found:
+        raise InvalidRequest("TEXT: there is none; give some, or `-` and something on standard input", field="text")
+    return found
 
 
 def _print_stream(stream: Stream, as_json: bool) -> None:

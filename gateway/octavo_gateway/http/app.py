@@ -123,7 +123,7 @@ class PlainEndpoints:
             if name in ("", item.id):
                 return item
         names = ", ".join(item.id for item in served)
-        raise UnknownModel(f"model: {name!r} is not served; use {names}", field="model")
+        raise UnknownModel(f"model: {name[:80]!r} is not served; use {names}", field="model")
 
 
 def _edge(request: Request) -> EdgeContext:

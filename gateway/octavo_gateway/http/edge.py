@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from octavo_gateway.requests import EdgeContext, RequestParams
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+=@-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def read_headers(headers: Headers) -> CallHeaders:
 def _identifier(headers: Headers, name: str) -> str:
     value = headers.get(name, "").strip()
     if value and not _ID.fullmatch(value):
-        raise InvalidRequest(f"{name}: use 1 to 128 letters, digits and ._:/+=@-", field=name)
+        raise InvalidRequest(f"{name}: use 1 to 128 letters, digits and ._:+=@-", field=name)
     return value
 
 
