@@ -76,6 +76,11 @@ def kernel_rows() -> list[str]:
     return [str(row) for row in rows]
 
 
+def compile_kernels(words: list[str]) -> int:
+    """Compiles the worker's Triton kernels ahead of time in a process of its own, which prints the rows; its exit code."""
+    return subprocess.run([sys.executable, "-m", "octavo_gpuworker.kernels.triton.compile", *words]).returncode
+
+
 def _manifest(flags: list[str]) -> tuple[Manifest, list[Check]]:
     try:
         settings = load_settings(flags, os.environ)

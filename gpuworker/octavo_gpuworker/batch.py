@@ -10,6 +10,7 @@ from octavo.step import Chunk, SeqView
 
 from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.sequence import Sequence
+from octavo_gpuworker.step_buffer import pack
 
 
 class BlockTables:
@@ -67,12 +68,16 @@ def build_inputs(
     of_token = np.repeat(np.arange(len(chunks)), counts)
     slot_mapping = table[of_token, positions // size].astype(np.int64) * size + positions % size
     sampled = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
+    ints = (query_start.astype(np.int32), contexts.astype(np.int32), table)
+    packed = pack((token_ids, positions, slot_mapping, query_start[1:][sampled] - 1, *ints), device)
     return StepInputs(
-        token_ids=torch.from_numpy(token_ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        slot_mapping=torch.from_numpy(slot_mapping).to(device),
-        query_start=torch.from_numpy(query_start.astype(np.int32)).to(device),
-        context_len=torch.from_numpy(contexts.astype(np.int32)).to(device),
-        block_tables=torch.from_numpy(np.ascontiguousarray(table)).to(device),
-        sample_rows=torch.from_numpy(query_start[1:][sampled] - 1).to(device),
+        token_ids=packed[0],
+        positions=packed[1],
+        slot_mapping=packed[2],
+        sample_rows=packed[3],
+        query_start=packed[4],
+        context_len=packed[5],
+        block_tables=packed[6],
+        new_tokens=counts.tolist(),
+        contexts=contexts.tolist(),
     )

@@ -45,7 +45,7 @@ from octavo_gpuworker.orders import (
 )
 from octavo_gpuworker.refusal import admit_fault, blocks_fault
 from octavo_gpuworker.reporter import Reporter
-from octavo_gpuworker.sampler import sample
+from octavo_gpuworker.sampler import Sampled, sample
 from octavo_gpuworker.sequence import Sequence, from_admit
 
 ENDED_TRANSFERS_KEPT = 4096
@@ -93,6 +93,7 @@ class Engine:
         budget: StepBudget,
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
+        sampler: Callable[[torch.Tensor, list[Sequence]], Sampled] = sample,
     ) -> None:
         self.decoder = decoder
         self.pool = pool
@@ -102,6 +103,7 @@ class Engine:
         self.mixed_steps = 0
         self._start_transfer = start_transfer
         self._on_end = on_end
+        self._sample = sampler
         self._tables = BlockTables(pool.block_tokens, 64)
         self._by_seq: dict[int, Sequence] = {}
         self._by_slot: dict[int, Sequence] = {}
@@ -298,7 +300,7 @@ class Engine:
             logits = self.decoder.forward(inputs, self.pool)
             forward_ns = time.monotonic_ns() - built_ns
             rows, source = self._rows(step.chunks)
-            sampled = sample(logits if len(source) == logits.shape[0] else logits[source], rows)
+            sampled = self._sample(logits if len(source) == logits.shape[0] else logits[source], rows)
             sample_ns = time.monotonic_ns() - built_ns - forward_ns
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from octavo_gpuworker.graphs import GraphStats
 from octavo_gpuworker.orders import Report
 
 
@@ -13,7 +14,11 @@ class WorkerMetrics:
     """Instruments over one registry; `observe` is called with every report, on the asyncio loop."""
 
     def __init__(
-        self, registry: CollectorRegistry, blocks: int, kernel_calls: Callable[[], dict[tuple[str, str], int]]
+        self,
+        registry: CollectorRegistry,
+        blocks: int,
+        kernel_calls: Callable[[], dict[tuple[str, str, str], int]],
+        graphs: GraphStats | None = None,
     ) -> None:
         self._steps = Counter("octavo_worker_steps", "Forward passes.", registry=registry)
         self._prefill = Counter("octavo_worker_prefill_tokens", "Prompt tokens computed.", registry=registry)
@@ -31,12 +36,14 @@ class WorkerMetrics:
         )
         self._kernels = Counter(
             "octavo_worker_kernel_calls",
-            "Calls of each operation by implementation.",
-            ["op", "impl"],
+            "Calls of each operation by implementation and why: chosen, or the reason of a fallback.",
+            ["op", "impl", "reason"],
             registry=registry,
         )
+        if graphs is not None:
+            _graph_gauges(registry, graphs)
         self._kernel_calls = kernel_calls
-        self._seen: dict[tuple[str, str], int] = {}
+        self._seen: dict[tuple[str, str, str], int] = {}
 
     def observe(self, report: Report) -> None:
         self._steps.inc(report.steps)
@@ -52,3 +59,16 @@ class WorkerMetrics:
             for key, calls in self._kernel_calls().items():
                 self._kernels.labels(*key).inc(calls - self._seen.get(key, 0))
                 self._seen[key] = calls
+
+
+def _graph_gauges(registry: CollectorRegistry, stats: GraphStats) -> None:
+    """Figures of captured steps, read when they are scraped."""
+    figures: dict[str, tuple[str, Callable[[], float]]] = {
+        "replays": ("Steps run by replaying a captured graph.", stats.replays.total),
+        "eager_steps": ("Steps that no captured graph held.", stats.eager.total),
+        "captures": ("Graphs captured.", lambda: stats.captures),
+        "padded_tokens": ("Rows of padding in replayed steps.", lambda: stats.padded_tokens),
+        "hit_ratio": ("Replayed steps over all steps.", lambda: stats.hit_rate),
+    }
+    for name, (help_text, value) in figures.items():
+        Gauge(f"octavo_worker_graph_{name}", help_text, registry=registry).set_function(value)

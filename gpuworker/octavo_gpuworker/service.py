@@ -21,7 +21,9 @@ from octavo.rpc.host import Host
 from octavo.step import StepBudget
 from octavo.v1 import worker_pb2 as pb
 
+from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
+from octavo_gpuworker.graphs import graphed
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.model.decoder import Decoder
@@ -90,6 +92,7 @@ def load(manifest: Manifest, progress: LoadProgress) -> Decoder:
             kv_dtype=engine.kv_dtype,
             device=device,
             kernels=engine.kernels,
+            block_tokens=engine.kv_block_tokens,
             progress=progress,
         )
     except ValueError as error:
@@ -135,15 +138,22 @@ class Worker:
         layout = f"{pool.block_tokens} {pool.dtype} {tuple(pool.tensor.shape[1:])}".encode()
         self.root_key = blake3(decoder.fingerprint + layout).digest()
         self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens)
-        self._metrics = WorkerMetrics(host.metrics, pool.num_blocks, lambda: dict(decoder.kernels.kernel_calls))
+        self.graphs = graphed(decoder, pool, enabled=manifest.engine.cuda_graphs, max_model_len=self.max_model_len)
+        self._metrics = WorkerMetrics(
+            host.metrics,
+            pool.num_blocks,
+            lambda: decoder.kernels.kernel_calls_by_reason,
+            self.graphs.stats if self.graphs else None,
+        )
         self.engine = Engine(
-            decoder,
+            self.graphs or decoder,
             pool,
             budget=StepBudget(
                 manifest.scheduler.max_num_batched_tokens, manifest.scheduler.max_num_batched_tokens, MAX_SEQS_PER_STEP
             ),
             start_transfer=self._start_transfer,
             on_end=self._ended,
+            sampler=sampler_of(decoder.kernels),
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
@@ -163,6 +173,8 @@ class Worker:
 
     def warm_up(self) -> None:
         """Blocks: one inference, the calibration, and the parity prompt of the manifest."""
+        if self.graphs is not None:
+            self.graphs.warm_up(self._host.manifest.scheduler.max_num_seqs)
         self.calibration = calibrate(self.engine, self.max_model_len)
         model = self._host.manifest.model
         if model.parity_greedy_ids:

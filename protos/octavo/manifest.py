@@ -56,8 +56,8 @@ class ModelSettings:
 class Engine:
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Weights and activations; auto: what the worker measured as faster."""
-    kv_dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
-    """KV cache; auto: bfloat16."""
+    kv_dtype: Literal["auto", "bfloat16", "float32", "float16", "int8", "fp8"] = "auto"
+    """KV cache; auto: the dtype of the activations; int8, fp8: half the bytes, a scale per token and head."""
     kv_block_tokens: Literal[8, 16, 32] = 16
     """Tokens per KV block."""
     kv_pool_bytes: int = 512 * 2**20
@@ -70,6 +70,8 @@ class Engine:
     """Where the model runs."""
     kernels: Literal["auto", "torch", "triton", "strict"] = "auto"
     """Which rows of the operation table may be chosen."""
+    cuda_graphs: bool = True
+    """Capture decode steps and replay them, on a CUDA device with Triton attention."""
     threads: int = 0
     """Compute threads of the worker; 0: all cores."""
     tensor_parallel: int = 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from octavo_gpuworker.kernels.linear import linear_onednn, linear_torch, onednn_unavailable, pack_onednn
+from octavo_gpuworker.kernels.needs import KernelNeeds
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -15,10 +16,10 @@ def test_linear(dtype, shape, with_bias, check) -> None:
     expected = x.double() @ weight.double().T
     expected = expected if bias is None else expected + bias.double()
     check(linear_torch(x, weight, bias), expected)
-    if not onednn_unavailable(x.device, dtype):
+    if not onednn_unavailable(KernelNeeds(x.device, dtype)):
         check(linear_onednn(x, pack_onednn(weight), bias), expected)
 
 
 def test_onednn_says_why_not() -> None:
-    assert onednn_unavailable(torch.device("cuda"), torch.bfloat16) == "runs on a CPU only"
-    assert onednn_unavailable(torch.device("cpu"), torch.float16) == "not for torch.float16"
+    assert onednn_unavailable(KernelNeeds(torch.device("cuda"), torch.bfloat16)) == "runs on a CPU only"
+    assert onednn_unavailable(KernelNeeds(torch.device("cpu"), torch.float16)) == "not for torch.float16"

@@ -1,26 +1,33 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 from octavo_gpuworker.kernels import OPERATIONS, describe, select_kernels
-from octavo_gpuworker.kernels.table import Implementation, KernelTable, everywhere
+from octavo_gpuworker.kernels.needs import KernelNeeds
+from octavo_gpuworker.kernels.table import Implementation, KernelTable
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+def only_on_gpu(needs: KernelNeeds) -> str:
+    return "" if needs.device.type == "cuda" else "needs a GPU"
+
+
+def small_heads(needs: KernelNeeds) -> str:
+    return "" if needs.head_dim <= 64 else f"head dim {needs.head_dim} is more than 64"
+
+
+CPU, GPU = KernelNeeds(torch.device("cpu")), KernelNeeds(torch.device("cuda"))
 ROWS = (
-    Implementation("torch", lambda *_: "oracle", everywhere),
-    Implementation(
-        "triton",
-        lambda *_: "product",
-        lambda device, dtype: "" if device.type == "cuda" else "needs a GPU",
-        lambda weight: weight * 2,
-    ),
+    Implementation("torch", lambda *_: "oracle"),
+    Implementation("triton", lambda *_: "product", only_on_gpu, small_heads, lambda weight: weight * 2),
 )
+NOT_WRITTEN = "not native: not written for this operation; not onednn: not written for this operation"
 
 
-def table(device: torch.device, prefer: str) -> KernelTable:
-    return KernelTable({"linear": ROWS}, device, torch.float32, prefer)
+def table(needs: KernelNeeds, prefer: str) -> KernelTable:
+    return KernelTable({"linear": ROWS}, needs, prefer)
 
 
 def test_every_operation_has_its_oracle() -> None:
@@ -35,15 +42,15 @@ def test_selection_logs_one_line_per_operation_with_reasons(caplog) -> None:
         chosen = select_kernels("cpu", torch.float32)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(OPERATIONS)
-    assert all("not triton: not written for this operation" in line for line in lines)
+    assert all("not triton: it needs a CUDA device, this is cpu" in line for line in lines)
+    assert not any("fallback" in line for line in lines), "a CPU is no place for Triton, so this is no fallback"
     assert [f"kernel {line}" for line in chosen.describe()] == lines
 
 
 def test_auto_prefers_the_first_that_can_run_and_says_why_not() -> None:
     cpu = table(CPU, "auto")
     assert cpu.linear() == "oracle"
-    reason = "not written for this operation"
-    assert cpu.describe() == [f"linear: torch (not triton: needs a GPU; not native: {reason}; not onednn: {reason})"]
+    assert cpu.describe() == [f"linear: torch (not triton: needs a GPU; {NOT_WRITTEN})"]
     gpu = table(GPU, "auto")
     assert gpu.linear() == "product"
     assert gpu.describe() == ["linear: triton"]
@@ -53,8 +60,8 @@ def test_a_named_backend_is_taken_where_it_exists() -> None:
     forced = table(GPU, "torch")
     assert forced.linear() == "oracle"
     assert "not triton: torch was asked for" in forced.describe()[0]
-    mixed = {"linear": ROWS, "rms_norm": (Implementation("native", lambda *_: "library", everywhere), *ROWS)}
-    both = KernelTable(mixed, CPU, torch.float32, "native")
+    mixed = {"linear": ROWS, "rms_norm": (Implementation("native", lambda *_: "library"), *ROWS)}
+    both = KernelTable(mixed, CPU, "native")
     assert both.rms_norm() == "library"
     assert both.linear() == "oracle", "no native row: the next that can run"
 
@@ -73,12 +80,47 @@ def test_weights_are_prepared_for_the_chosen_row() -> None:
     assert table(GPU, "auto").prepare("linear", weight).tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("prefer", ["auto", "triton"])
+def test_a_shape_that_is_not_taken_falls_back_with_one_warning(prefer, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        fallen = table(replace(GPU, head_dim=80), prefer)
+    assert [record.getMessage() for record in caplog.records] == [
+        "kernel linear: torch (fallback; not triton: head dim 80 is more than 64; " + NOT_WRITTEN + ")"
+    ]
+    assert fallen.linear() == "oracle"
+    assert fallen.kernel_calls_by_reason == {("linear", "torch", "head dim 80 is more than 64"): 1}
+
+
+def test_strict_refuses_a_fallback_by_name() -> None:
+    with pytest.raises(ValueError, match="'strict', but linear would fall back: head dim 80 is more than 64"):
+        table(replace(GPU, head_dim=80), "strict")
+    with pytest.raises(ValueError, match="'strict', but linear cannot use it: needs a GPU"):
+        table(CPU, "strict")
+    with pytest.raises(ValueError, match="would fall back: not written for this operation"):
+        KernelTable({"linear": ROWS[:1]}, GPU, "strict")
+    strict = table(GPU, "strict")
+    assert strict.linear() == "product"
+    assert strict.kernel_calls_by_reason == {("linear", "triton", "chosen"): 1}
+
+
+def test_a_row_that_gives_way_runs_only_when_asked_for() -> None:
+    rows = (ROWS[0], Implementation("triton", lambda *_: "product", gives_way="slower"))
+    for prefer, result in {"auto": "oracle", "strict": "oracle", "triton": "product"}.items():
+        selected = KernelTable({"linear": rows}, GPU, prefer)
+        assert selected.linear() == result
+        assert not selected.choices[0].fallback
+    assert "not triton: slower" in KernelTable({"linear": rows}, GPU, "auto").describe()[0]
+
+
+def test_a_function_named_by_path_is_imported_when_chosen() -> None:
+    rows = (Implementation("torch", "math:hypot"), Implementation("triton", "no.such.module:kernel", only_on_gpu))
+    assert KernelTable({"linear": rows}, CPU, "auto").linear(3, 4) == 5
+
+
 def test_what_cannot_be_honoured_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="kernels is 'triton', but linear cannot use it: needs a GPU; set kernels to auto"
-    ):
+    with pytest.raises(ValueError, match="'triton', but linear cannot use it: needs a GPU; set kernels to auto"):
         table(CPU, "triton")
     with pytest.raises(ValueError, match="kernels is 'native', but no operation has such an implementation yet"):
         table(CPU, "native")
-    with pytest.raises(ValueError, match="kernels is 'magic'; expected auto, triton, native, onednn, torch"):
+    with pytest.raises(ValueError, match="kernels is 'magic'; expected auto, triton, native, onednn, torch, strict"):
         table(CPU, "magic")

@@ -11,7 +11,7 @@ import typer
 from octavo.rpc.settings import load_settings
 
 from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, Model, service_flags
-from octavo_cli.doctor import Check, examine, kernel_rows
+from octavo_cli.doctor import Check, compile_kernels, examine, kernel_rows
 from octavo_cli.exits import FAILED
 
 manifest_app = typer.Typer(help="The serving manifest.", no_args_is_help=True)
@@ -24,10 +24,21 @@ def doctor(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Which row of each operation the worker would take.")
     ] = False,
+    compile_for: Annotated[
+        str,
+        typer.Option(
+            "--compile",
+            metavar="sm_NN",
+            help="With --kernels: compile every Triton kernel for this target, GPU or not; --json FILE keeps the rows.",
+        ),
+    ] = "",
     model: Model = "",
     manifest: ManifestFile = "",
 ) -> None:
     """Check machine, torch, triton, compiler, GPU, model files, ports, manifest, disk. Exit code 1 when something fails."""
+    if kernels and compile_for:
+        words = ["--target", compile_for, *(["--json"] if as_json else []), *context.args]
+        raise typer.Exit(compile_kernels(words))
     if kernels:
         rows = kernel_rows()
         typer.echo(json.dumps(rows) if as_json else "\n".join(rows))

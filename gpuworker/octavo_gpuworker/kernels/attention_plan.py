@@ -6,11 +6,16 @@ twice the work; every other sequence attends alone, in tiles of queries that end
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from octavo_gpuworker.kernels.needs import capability_of
+from octavo_gpuworker.kernels.paged_batch import PagedBatch, paged_batch
 
 QUERY_TILE: Final = 128
 """Queries per tile of a prefill chunk: a causal chunk of 512 then computes 5/8 of the full square."""
@@ -52,21 +57,6 @@ class PrefillGroup:
     tiles: list[QueryTile]
 
 
-@dataclass(slots=True)
-class AttentionPlan:
-    """How one step attends; `scale` is 1 / sqrt(head_dim)."""
-
-    decodes: list[DecodeGroup]
-    prefills: list[PrefillGroup]
-    tokens: int
-    q_heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    layer_stride: int
-    """Pool rows between one layer and the next."""
-
-
 @dataclass(frozen=True, slots=True)
 class PoolShape:
     """The numbers of a pool and a model that a plan depends on."""
@@ -79,35 +69,98 @@ class PoolShape:
     sliding_window: int | None
     dtype: torch.dtype
     """Of the queries; masks are made in it, once per step."""
+    soft_cap: float = 0.0
+    """Scores become cap * tanh(score / cap); 0: they do not."""
 
 
-def plan_attention(query_start: Tensor, context_len: Tensor, block_tables: Tensor, shape: PoolShape) -> AttentionPlan:
-    """The plan of one step; arguments as in StepInputs. ValueError when a table is too short for its context."""
-    starts: list[int] = query_start.tolist()
-    contexts: list[int] = context_len.tolist()
+class AttentionPlan:
+    """How one step attends. Triton kernels read `batch`; the torch twin's groups are made where they are first asked for."""
+
+    __slots__ = ("_groups", "batch", "contexts", "new_tokens", "shape")
+
+    def __init__(self, batch: PagedBatch, shape: PoolShape, new_tokens: Sequence[int], contexts: Sequence[int]) -> None:
+        self.batch, self.shape = batch, shape
+        self.new_tokens, self.contexts = new_tokens, contexts
+        self._groups: tuple[list[DecodeGroup], list[PrefillGroup]] | None = None
+
+    @property
+    def decodes(self) -> list[DecodeGroup]:
+        """Sequences with one new token, in groups of similar context."""
+        return self._grouped()[0]
+
+    @property
+    def prefills(self) -> list[PrefillGroup]:
+        """Sequences with more."""
+        return self._grouped()[1]
+
+    @property
+    def tokens(self) -> int:
+        """T, the step's new tokens."""
+        return self.batch.tokens
+
+    @property
+    def layer_stride(self) -> int:
+        """Pool rows (heads of one layer's keys or values) between one layer and the next."""
+        return 2 * self.shape.kv_heads
+
+    def _grouped(self) -> tuple[list[DecodeGroup], list[PrefillGroup]]:
+        if self._groups is None:
+            self._groups = _groups(self.batch.block_tables.long(), self.new_tokens, self.contexts, self.shape)
+        return self._groups
+
+
+def plan_attention(
+    query_start: Tensor,
+    context_len: Tensor,
+    block_tables: Tensor,
+    shape: PoolShape,
+    new_tokens: Sequence[int] | None = None,
+    contexts: Sequence[int] | None = None,
+) -> AttentionPlan:
+    """The plan of one step; arguments as in StepInputs. `new_tokens` and `contexts` are the host's copy of the lengths; without
+    it they are read back from the device. ValueError when a table is too short for its context.
+    """
+    if new_tokens is None or contexts is None:
+        starts: list[int] = query_start.tolist()
+        new_tokens = [end - start for start, end in pairwise(starts)]
+        contexts = context_len.tolist()
     covered = block_tables.shape[1] * shape.block_tokens
     if contexts and max(contexts) > covered:
         raise ValueError(f"context_len {max(contexts)} is longer than its block table, which covers {covered} tokens")
-    tables = block_tables.long()
+    batch = paged_batch(
+        query_start,
+        context_len,
+        block_tables,
+        new_tokens,
+        contexts,
+        block_tokens=shape.block_tokens,
+        scale=shape.head_dim**-0.5,
+        window=shape.sliding_window,
+        soft_cap=shape.soft_cap,
+        **_device_facts(block_tables.device),
+    )
+    return AttentionPlan(batch, shape, new_tokens, contexts)
+
+
+def _device_facts(device: torch.device) -> dict[str, int]:
+    if device.type != "cuda":
+        return {}
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return {"processors": processors, "capability": capability_of(device)}
+
+
+def _groups(
+    tables: Tensor, new_tokens: Sequence[int], contexts: Sequence[int], shape: PoolShape
+) -> tuple[list[DecodeGroup], list[PrefillGroup]]:
+    starts = [0, *accumulate(new_tokens)]
     buckets: dict[int, list[int]] = {}
     prefills: list[PrefillGroup] = []
-    for seq, context in enumerate(contexts):
-        new = starts[seq + 1] - starts[seq]
+    for seq, (new, context) in enumerate(zip(new_tokens, contexts, strict=True)):
         if new == 1:
             buckets.setdefault(max(context - 1, SMALL_CONTEXT - 1).bit_length(), []).append(seq)
         elif new > 1:
             prefills.append(_prefill_group(tables[seq], starts[seq], new, context, shape))
-    decodes = [_decode_group(seqs, starts, contexts, tables, shape) for _, seqs in sorted(buckets.items())]
-    return AttentionPlan(
-        decodes,
-        prefills,
-        tokens=starts[-1],
-        q_heads=shape.q_heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        scale=shape.head_dim**-0.5,
-        layer_stride=2 * shape.kv_heads,
-    )
+    return [_decode_group(seqs, starts, contexts, tables, shape) for _, seqs in sorted(buckets.items())], prefills
 
 
 def _first_visible(position: int, window: int | None) -> int:
@@ -124,7 +177,7 @@ def _gather_rows(blocks: Tensor, shape: PoolShape) -> Tensor:
 
 
 def _decode_group(
-    seqs: list[int], starts: list[int], contexts: list[int], tables: Tensor, shape: PoolShape
+    seqs: list[int], starts: list[int], contexts: Sequence[int], tables: Tensor, shape: PoolShape
 ) -> DecodeGroup:
     size, device = shape.block_tokens, tables.device
     lows = [_first_visible(contexts[seq] - 1, shape.sliding_window) for seq in seqs]

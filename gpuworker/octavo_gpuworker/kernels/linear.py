@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from octavo_gpuworker.kernels.needs import KernelNeeds
+
 PACK_ROWS: Final = 16
 """Rows of x that the packing is tuned for: among 1, 16, 512 and none the best or within noise at every row count tried."""
 
@@ -21,8 +23,9 @@ def linear_torch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def onednn_unavailable(device: torch.device, dtype: torch.dtype) -> str:
+def onednn_unavailable(needs: KernelNeeds) -> str:
     """Why torch's oneDNN cannot run here, or an empty string."""
+    device, dtype = needs.device, needs.dtype
     if device.type != "cpu":
         return "runs on a CPU only"
     if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):

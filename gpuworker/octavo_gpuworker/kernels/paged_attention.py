@@ -5,6 +5,7 @@ Grouped-query attention without copying keys: the queries that share a KV head a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -13,50 +14,71 @@ from torch.nn import functional as F
 
 from octavo_gpuworker.kernels.attention_plan import AttentionPlan, DecodeGroup, PrefillGroup
 
+
+def paged_attention_torch(
+    q: Tensor, pool: Tensor, layer: int, plan: AttentionPlan, scales: Tensor | None = None
+) -> Tensor:
+    """q [T, q_heads, D] -> [T, q_heads * D] in q's dtype; softmax in float32.
+
+    `pool` is KvPool.tensor, already holding this step's keys and values of `layer`; `scales` is KvPool.scales of an int8 or
+    fp8 pool.
+    """
+    cache = _Cache(pool, scales, layer)
+    if len(plan.decodes) == 1 and not plan.prefills and isinstance(plan.decodes[0].rows, slice):
+        return _decode(q, cache, plan, plan.decodes[0]).flatten(1)
+    out = torch.empty_like(q)
+    for group in plan.decodes:
+        out[group.rows] = _decode(q[group.rows], cache, plan, group)
+    for prefill in plan.prefills:
+        _prefill(q, cache, plan, prefill, out)
+    return out.flatten(1)
+
+
 FEW_QUERIES: Final = 16
 """Query rows per KV head up to which torch's own attention is the faster one in bf16."""
 
 
-def paged_attention_torch(q: Tensor, pool: Tensor, layer: int, plan: AttentionPlan) -> Tensor:
-    """q [T, q_heads, D] -> [T, q_heads * D] in q's dtype; softmax in float32.
-
-    `pool` is KvPool.tensor, already holding this step's keys and values of `layer`.
-    """
-    rows = pool.view(-1, pool.shape[-2] * pool.shape[-1])
-    if len(plan.decodes) == 1 and not plan.prefills and isinstance(plan.decodes[0].rows, slice):
-        return _decode(q, rows, layer, plan, plan.decodes[0]).flatten(1)
-    out = torch.empty_like(q)
-    for group in plan.decodes:
-        out[group.rows] = _decode(q[group.rows], rows, layer, plan, group)
-    for prefill in plan.prefills:
-        _prefill(q, rows, layer, plan, prefill, out)
-    return out.flatten(1)
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    pool: Tensor
+    scales: Tensor | None
+    layer: int
 
 
-def _gathered(rows: Tensor, gather: Tensor, layer: int, plan: AttentionPlan, count: int, dtype: torch.dtype) -> Tensor:
+def _gathered(cache: _Cache, gather: Tensor, plan: AttentionPlan, count: int, dtype: torch.dtype) -> Tensor:
     """Keys and values [2, count, kv_heads, L, D] in `dtype`."""
-    kv = rows.index_select(0, gather + layer * plan.layer_stride)
-    return kv.view(2, count, plan.kv_heads, -1, plan.head_dim).to(dtype)
+    pool, shape = cache.pool, plan.shape
+    rows = gather + cache.layer * plan.layer_stride
+    if cache.scales is None:
+        kv = pool.view(-1, pool.shape[-2] * pool.shape[-1]).index_select(0, rows)
+        return kv.view(2, count, shape.kv_heads, -1, shape.head_dim).to(dtype)
+    # Values and scales of one block lie together, so neither is one array of rows: index by block and row in the block.
+    per_block = pool.shape[1] * plan.layer_stride
+    block, row = rows // per_block, rows % per_block
+    values = pool.flatten(1, 3)[block, row].float() * cache.scales.flatten(1, 3)[block, row][..., None]
+    return values.view(2, count, shape.kv_heads, -1, shape.head_dim).to(dtype)
 
 
-def _decode(q: Tensor, rows: Tensor, layer: int, plan: AttentionPlan, group: DecodeGroup) -> Tensor:
-    kv = _gathered(rows, group.gather, layer, plan, group.count, q.dtype)
-    queries = q.view(group.count, plan.kv_heads, -1, plan.head_dim)
-    return _attend(queries, kv[0], kv[1], group.mask, plan.scale).view(group.count, plan.q_heads, plan.head_dim)
+def _decode(q: Tensor, cache: _Cache, plan: AttentionPlan, group: DecodeGroup) -> Tensor:
+    shape = plan.shape
+    kv = _gathered(cache, group.gather, plan, group.count, q.dtype)
+    queries = q.view(group.count, shape.kv_heads, -1, shape.head_dim)
+    return _attend(queries, kv[0], kv[1], group.mask, plan).view(group.count, shape.q_heads, shape.head_dim)
 
 
-def _prefill(q: Tensor, rows: Tensor, layer: int, plan: AttentionPlan, group: PrefillGroup, out: Tensor) -> None:
-    kv = _gathered(rows, group.gather, layer, plan, 1, q.dtype)
+def _prefill(q: Tensor, cache: _Cache, plan: AttentionPlan, group: PrefillGroup, out: Tensor) -> None:
+    shape = plan.shape
+    kv = _gathered(cache, group.gather, plan, 1, q.dtype)
     for tile in group.tiles:
         count = tile.end - tile.start
         by_head = q[tile.start : tile.end].transpose(0, 1)  # [q_heads, count, D]
-        queries = by_head.reshape(1, plan.kv_heads, -1, plan.head_dim)
+        queries = by_head.reshape(1, shape.kv_heads, -1, shape.head_dim)
         keys, values = kv[:, :, :, tile.first : tile.last]
-        attended = _attend(queries, keys, values, tile.mask, plan.scale)
-        out[tile.start : tile.end] = attended.view(plan.q_heads, count, plan.head_dim).transpose(0, 1)
+        attended = _attend(queries, keys, values, tile.mask, plan)
+        out[tile.start : tile.end] = attended.view(shape.q_heads, count, shape.head_dim).transpose(0, 1)
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, plan: AttentionPlan) -> Tensor:
     """queries [S, kv_heads, R, D], keys and values [S, kv_heads, L, D] -> [S, kv_heads, R, D].
 
     bf16 batches go through two batched products instead of torch's flash attention: on 2 Zen 5 cores, one thread, a step
@@ -64,6 +86,11 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, 
     error against float32 (0.72% and 0.74%). Single decodes and float32 gain nothing.
     """
     sequences, heads, rows, dim = queries.shape
+    scale, cap = plan.batch.scale, plan.shape.soft_cap
+    if cap:
+        capped = torch.tanh(queries.float() @ keys.float().transpose(-1, -2) * (scale / cap)) * cap
+        seen = capped if mask is None else capped + mask
+        return (seen.softmax(-1) @ values.float()).to(queries.dtype)
     if queries.dtype == torch.float32 or sequences * rows <= FEW_QUERIES:
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
     flat = queries.reshape(sequences * heads, rows, dim)

@@ -5,15 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
-import torch
 from torch import Tensor
+
+from octavo_gpuworker.kernels.needs import KernelNeeds
+from octavo_gpuworker.kernels.sampling_ops import SampleOutputs
 
 log = logging.getLogger(__name__)
 
 PREFERENCE: Final = ("triton", "native", "onednn", "torch")
-"""Order in which `auto` looks: the GPU kernel, our CPU library, torch's oneDNN with packed weights, the oracle."""
+"""Order of looking: the GPU kernel, our CPU library, torch's oneDNN with packed weights, the oracle."""
+SETTINGS: Final = ("auto", *PREFERENCE, "strict")
+"""Values of engine.kernels."""
+
+
+def everywhere(needs: KernelNeeds) -> str:
+    """A requirement that any machine and any model meets."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +31,24 @@ class Implementation:
     """One way to run an operation."""
 
     name: str
-    function: Callable[..., Any]
-    unavailable: Callable[[torch.device, torch.dtype], str]
-    """An empty string where it can run, else the reason why not."""
+    function: Callable[..., Any] | str
+    """The function, or "module:name", imported when it is chosen."""
+    unavailable: Callable[[KernelNeeds], str] = everywhere
+    """Why this machine cannot run it; empty where it can."""
+    refuses: Callable[[KernelNeeds], str] = everywhere
+    """Why it does not take this model's shapes or dtypes; empty where it does."""
     prepare: Callable[[Tensor], Tensor] | None = None
     """Turns a weight, once at load, into the form that `function` takes; None: as it is."""
+    gives_way: str = ""
+    """Why the next one is preferred although this one could run, until a measurement says otherwise; empty: it is not."""
+
+    def load(self) -> Callable[..., Any]:
+        """The function, imported if need be."""
+        if not isinstance(self.function, str):
+            return self.function
+        module, _, name = self.function.partition(":")
+        loaded: Callable[..., Any] = getattr(import_module(module), name)
+        return loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +58,13 @@ class Choice:
     operation: str
     chosen: str
     passed_over: tuple[tuple[str, str], ...]
+    fallback: str = ""
+    """Why the one that was asked for, or that this machine is for, did not take the model; empty: this is no fallback."""
 
     def __str__(self) -> str:
         others = "; ".join(f"not {name}: {reason}" for name, reason in self.passed_over)
-        return f"{self.operation}: {self.chosen}" + (f" ({others})" if others else "")
-
-
-def everywhere(device: torch.device, dtype: torch.dtype) -> str:
-    """`unavailable` of an implementation that runs on any device in any float dtype."""
-    return ""
+        kind = "fallback; " if self.fallback else ""
+        return f"{self.operation}: {self.chosen}" + (f" ({kind}{others})" if others else "")
 
 
 class CallCounter:
@@ -61,30 +82,39 @@ class CallCounter:
 
 
 def choose(
-    operation: str, rows: tuple[Implementation, ...], prefer: str, device: torch.device, dtype: torch.dtype
+    operation: str, rows: tuple[Implementation, ...], prefer: str, needs: KernelNeeds
 ) -> tuple[Implementation, Choice]:
-    """The first usable implementation in order of preference; a named `prefer` first, where the operation has it.
+    """The implementation of `operation` under the setting `prefer`.
 
-    "torch" gives the oracle everywhere. An operation without a row of the named backend falls through to the others,
-    and its line says so. ValueError when `prefer` is no backend's name, or a row of it cannot run on `device`.
+    auto: the first usable in order of PREFERENCE. A backend's name: that one first, where the operation has it; "triton" also
+    where it would give way. strict: as auto, but nothing may fall back from Triton.
+    ValueError: `prefer` is unknown or cannot run on this machine, or strict meets a fallback.
     """
-    if prefer not in ("auto", *PREFERENCE):
-        raise ValueError(f"kernels is {prefer!r}; expected auto, {', '.join(PREFERENCE)}")
+    if prefer not in SETTINGS:
+        raise ValueError(f"kernels is {prefer!r}; expected {', '.join(SETTINGS)}")
     by_name = {row.name: row for row in rows}
-    reasons = {name: "not written for this operation" for name in PREFERENCE}
-    reasons |= {row.name: row.unavailable(device, dtype) for row in rows}
-    if prefer in by_name and reasons[prefer]:
+    named = "triton" if prefer == "strict" else prefer
+    machine = {name: row.unavailable(needs) for name, row in by_name.items()}
+    if machine.get(named):
         raise ValueError(
-            f"kernels is {prefer!r}, but {operation} cannot use it: {reasons[prefer]}; set kernels to auto or torch"
+            f"kernels is {prefer!r}, but {operation} cannot use it: {machine[named]}; set kernels to auto or torch"
         )
-    order = (prefer, *(name for name in PREFERENCE if name != prefer)) if prefer in by_name else PREFERENCE
+    reasons = dict.fromkeys(PREFERENCE, "not written for this operation")
+    reasons |= {name: machine[name] or row.refuses(needs) for name, row in by_name.items()}
+    falls = named == "triton" or ("triton" in by_name and not machine["triton"] and prefer == "auto")
+    fallback = reasons["triton"] if falls else ""
+    if fallback and prefer == "strict":
+        raise ValueError(
+            f"kernels is 'strict', but {operation} would fall back: {fallback}; set kernels to auto or change the model's setting"
+        )
+    reasons |= {n: row.gives_way for n, row in by_name.items() if row.gives_way and not reasons[n] and prefer != n}
+    order = (named, *(n for n in PREFERENCE if n != named)) if prefer in by_name else PREFERENCE
     for name in order:
         if not reasons[name]:
-            passed = tuple(
-                (other, reasons[other] or f"{prefer} was asked for") for other in PREFERENCE[: PREFERENCE.index(name)]
-            )
-            return by_name[name], Choice(operation, name, passed)
-    raise ValueError(f"no implementation of {operation} can run on {device}: {reasons}")
+            earlier = PREFERENCE[: PREFERENCE.index(name)]
+            passed = tuple((other, reasons[other] or f"{prefer} was asked for") for other in earlier)
+            return by_name[name], Choice(operation, name, passed, fallback)
+    raise ValueError(f"no implementation of {operation} can run on {needs.device}: {reasons}")
 
 
 class KernelTable:
@@ -95,11 +125,20 @@ class KernelTable:
         "_prepare",
         "add_rms_norm",
         "choices",
+        "copy_blocks",
+        "gather_blocks",
         "gelu_mul",
         "linear",
+        "mla_decode",
+        "moe",
+        "needs",
         "paged_attention",
+        "quant_linear",
         "rms_norm",
+        "sample",
+        "scatter_blocks",
         "silu_mul",
+        "soft_cap",
         "store_kv",
     )
 
@@ -109,15 +148,18 @@ class KernelTable:
     paged_attention: Callable[..., Tensor]
     silu_mul: Callable[..., Tensor]
     gelu_mul: Callable[..., Tensor]
+    soft_cap: Callable[..., Tensor]
     linear: Callable[..., Tensor]
+    gather_blocks: Callable[..., None]
+    scatter_blocks: Callable[..., None]
+    copy_blocks: Callable[..., None]
+    sample: Callable[..., SampleOutputs]
+    quant_linear: Callable[..., Tensor]
+    moe: Callable[..., Tensor]
+    mla_decode: Callable[..., Tensor]
 
-    def __init__(
-        self,
-        operations: Mapping[str, tuple[Implementation, ...]],
-        device: torch.device,
-        dtype: torch.dtype,
-        prefer: str,
-    ) -> None:
+    def __init__(self, operations: Mapping[str, tuple[Implementation, ...]], needs: KernelNeeds, prefer: str) -> None:
+        self.needs = needs
         self.choices: list[Choice] = []
         self._counters: dict[tuple[str, str], CallCounter] = {}
         self._prepare: dict[str, Callable[[Tensor], Tensor] | None] = {}
@@ -126,13 +168,13 @@ class KernelTable:
                 f"kernels is {prefer!r}, but no operation has such an implementation yet; set kernels to auto"
             )
         for operation, rows in operations.items():
-            row, choice = choose(operation, rows, prefer, device, dtype)
-            counter = CallCounter(row.function)
+            row, choice = choose(operation, rows, prefer, self.needs)
+            counter = CallCounter(row.load())
             setattr(self, operation, counter)
             self._counters[operation, row.name] = counter
             self._prepare[operation] = row.prepare
             self.choices.append(choice)
-            log.info("kernel %s", choice)
+            log.log(logging.WARNING if choice.fallback else logging.INFO, "kernel %s", choice)
 
     def prepare(self, operation: str, weight: Tensor) -> Tensor:
         """The weight in the form that the chosen implementation of `operation` takes."""
@@ -143,6 +185,12 @@ class KernelTable:
     def kernel_calls(self) -> dict[tuple[str, str], int]:
         """Calls so far per (operation, implementation)."""
         return {key: counter.calls for key, counter in self._counters.items()}
+
+    @property
+    def kernel_calls_by_reason(self) -> dict[tuple[str, str, str], int]:
+        """Calls so far per (operation, implementation, reason): the labels of kernel_calls_total; "chosen" or the fallback's."""
+        rows = {choice.operation: choice.fallback or "chosen" for choice in self.choices}
+        return {(op, name, rows[op]): counter.calls for (op, name), counter in self._counters.items()}
 
     def describe(self) -> list[str]:
         """One line per operation: what was chosen and why others were not."""

@@ -58,7 +58,9 @@ class Decoder:
             config.sliding_window,
             self.dtype,
         )
-        plan = plan_attention(inputs.query_start, inputs.context_len, inputs.block_tables, shape)
+        plan = plan_attention(
+            inputs.query_start, inputs.context_len, inputs.block_tables, shape, inputs.new_tokens, inputs.contexts
+        )
         write = self._kv_write(inputs, pool)
         last = config.layers - 1
         hidden, residual = F.embedding(inputs.token_ids, weights.embedding), None
@@ -68,10 +70,11 @@ class Decoder:
             else:
                 hidden, residual = kernels.add_rms_norm(hidden, residual, layer.attn_norm, config.norm_eps)
             qkv = kernels.linear(hidden, layer.qkv, layer.qkv_bias)
-            queries = kernels.store_kv(qkv, write, layer.q_norm, layer.k_norm, pool.tensor[:, index])
+            scales = None if pool.scales is None else pool.scales[:, index]
+            queries = kernels.store_kv(qkv, write, layer.q_norm, layer.k_norm, pool.tensor[:, index], scales)
             if index == last and not inputs.sample_rows.numel():
                 break  # a chunk that samples nothing needs no more than its KV
-            attended = kernels.paged_attention(queries, pool.tensor, index, plan)
+            attended = kernels.paged_attention(queries, pool.tensor, index, plan, pool.scales)
             if index == last:
                 attended, residual = attended[inputs.sample_rows], residual[inputs.sample_rows]
             hidden, residual = self._after_attention(layer, attended, residual)

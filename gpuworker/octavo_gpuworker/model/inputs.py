@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -25,3 +26,7 @@ class StepInputs:
     """[S, max_blocks] int32: a row covers positions [0, context_len); what lies beyond is not read."""
     sample_rows: Tensor
     """[R] int64: rows of token_ids whose logits are wanted."""
+    new_tokens: Sequence[int] | None = None
+    """[S] the host's copy of query_start's differences; without it a GPU step waits to read them back."""
+    contexts: Sequence[int] | None = None
+    """[S] the host's copy of context_len."""

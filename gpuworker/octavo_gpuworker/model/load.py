@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -14,10 +14,12 @@ from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.model.config import ModelConfig, config_from_hf
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.gguf_source import GgufSource, config_from_gguf
+from octavo_gpuworker.model.needs import needs_of
 from octavo_gpuworker.model.safetensors_source import SafetensorsSource
 from octavo_gpuworker.model.weights import Weights, load_weights, prepare_weights
 
 DTYPES: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
+KV_DTYPES: Final = {**DTYPES, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 KV_LAYOUT: Final = "block-major/v1"
 """Order of KvPool.tensor's axes; a new order is a new name, so old blocks are never read as new ones."""
 
@@ -29,17 +31,20 @@ def load_model(
     kv_dtype: str = "auto",
     device: str = "cpu",
     kernels: str = "auto",
+    block_tokens: int = 16,
     progress: Callable[[int, int], None] | None = None,
 ) -> Decoder:
-    """Loads weights in `dtype` ("auto": see `auto_dtype`); `kv_dtype` "auto" is the same. `progress(done, total)` counts tensors.
+    """Loads weights in `dtype` ("auto": see `auto_dtype`); `kv_dtype` "auto" is the same;
+    `block_tokens` is the pool's, which kernels may refuse. `progress(done, total)` counts tensors.
 
     BadArtifact, one line: truncated or damaged file, wrong architecture, unknown quantization, missing or misshapen tensor.
     ValueError: `dtype`, `kv_dtype` or `kernels` is unknown or cannot be used on `device`.
     """
     target = torch.device(device)
-    compute = auto_dtype(target) if dtype == "auto" else _dtype("dtype", dtype)
-    kv = compute if kv_dtype == "auto" else _dtype("kv_dtype", kv_dtype)
-    table = select_kernels(target, compute, kernels)
+    compute = auto_dtype(target) if dtype == "auto" else _dtype("dtype", dtype, DTYPES)
+    kv = compute if kv_dtype == "auto" else _dtype("kv_dtype", kv_dtype, KV_DTYPES)
+    needs = needs_of(load_config(files), device=target, dtype=compute, kv_dtype=kv, block_tokens=block_tokens)
+    table = select_kernels(target, compute, kernels, needs)
     config, weights = _read(files, compute, target, progress)
     prepare_weights(weights, table)
     return Decoder(config, weights, table, kv_dtype=kv, fingerprint=_fingerprint(files, config, compute, kv))
@@ -66,10 +71,10 @@ def auto_dtype(device: torch.device) -> torch.dtype:
     return torch.float32
 
 
-def _dtype(field: str, name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise ValueError(f"{field} is {name!r}; expected auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
+def _dtype(field: str, name: str, known: Mapping[str, torch.dtype]) -> torch.dtype:
+    if name not in known:
+        raise ValueError(f"{field} is {name!r}; expected auto, {', '.join(known)}")
+    return known[name]
 
 
 def _read(

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from octavo_gpuworker.model.config import ModelConfig
 
+QUANTIZED = (torch.int8, torch.float8_e4m3fn)
+"""Element types that need a scale."""
 NULL_BLOCK = 0
 """Takes KV writes that have no granted block; never allocated, never read as context."""
 
@@ -16,10 +18,12 @@ class KvPool:
     """`tensor` is [num_blocks, layers, 2 (key, value), kv_heads, block_tokens, head_dim], contiguous.
 
     Block-major: all layers of a block lie together, so moving a block to another tier is one copy of `block_bytes`.
+    An int8 or float8_e4m3fn pool has `scales` [num_blocks, layers, 2, kv_heads, block_tokens] float32, one per token and head,
+    behind the values of the same block: `tensor` and `scales` are then views of `buffer` with gaps between blocks.
     Starts zeroed, so a masked position never reads a NaN.
     """
 
-    __slots__ = ("_bytes", "block_bytes", "block_tokens", "device", "dtype", "num_blocks", "tensor")
+    __slots__ = ("_bytes", "block_bytes", "block_tokens", "buffer", "device", "dtype", "num_blocks", "scales", "tensor")
 
     def __init__(
         self,
@@ -34,25 +38,26 @@ class KvPool:
             raise ValueError(f"num_blocks is {num_blocks}; at least 2 are needed, block 0 is never allocated")
         if block_tokens < 1:
             raise ValueError(f"block_tokens is {block_tokens}, expected a positive integer (8, 16 or 32)")
-        shape = (num_blocks, config.layers, 2, config.kv_heads, block_tokens, config.head_dim)
-        self.tensor: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        per_head = (config.layers, 2, config.kv_heads, block_tokens)
+        self.block_bytes = block_bytes(config, block_tokens, dtype)
+        self.buffer: Tensor = torch.zeros(num_blocks, self.block_bytes, dtype=torch.uint8, device=device)
+        """[num_blocks, block_bytes] uint8: what the tiers move."""
+        values = block_tokens * config.layers * 2 * config.kv_heads * config.head_dim * dtype.itemsize
+        self.tensor: Tensor = self.buffer[:, :values].view(dtype).view(num_blocks, *per_head, config.head_dim)
+        self.scales: Tensor | None = None
+        if dtype in QUANTIZED:
+            self.scales = self.buffer[:, values:].view(torch.float32).view(num_blocks, *per_head)
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.dtype = dtype
         self.device = self.tensor.device
-        self.block_bytes = block_bytes(config, block_tokens, dtype)
-        flat = self.tensor.view(num_blocks, -1).view(torch.uint8)
-        self._bytes = flat.numpy() if self.device.type == "cpu" else None
+        self._bytes = self.buffer.numpy() if self.device.type == "cpu" else None
 
     def read_block(self, block_id: int) -> bytes:
         """A copy of the block's bytes, `block_bytes` long. IndexError for an id outside the pool."""
         self._check(block_id)
         mapped = self._bytes
-        raw = (
-            mapped[block_id]
-            if mapped is not None
-            else self.tensor[block_id].reshape(-1).view(torch.uint8).cpu().numpy()
-        )
+        raw = mapped[block_id] if mapped is not None else self.buffer[block_id].cpu().numpy()
         return bytes(raw.data)
 
     def write_block(self, block_id: int, payload: bytes | memoryview) -> None:
@@ -65,15 +70,14 @@ class KvPool:
         if self._bytes is not None:
             self._bytes[block_id] = source
             return
-        block = self.tensor[block_id].reshape(-1).view(torch.uint8)
-        block.copy_(torch.from_numpy(source.copy()))
+        self.buffer[block_id].copy_(torch.from_numpy(source.copy()))
 
     def copy_block(self, src: int, dst: int) -> None:
         """Copies block `src` over block `dst`, as copy-on-write does. IndexError as above."""
         self._check(src)
         self._check(dst)
         self._refuse_null(dst)
-        self.tensor[dst].copy_(self.tensor[src])
+        self.buffer[dst].copy_(self.buffer[src])
 
     def _check(self, block_id: int) -> None:
         if not 0 <= block_id < self.num_blocks:
@@ -86,4 +90,5 @@ class KvPool:
 
 def block_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
     """Bytes of one block of all layers (SmolLM2, 16 tokens, bf16: 368,640); for sizing a pool before it exists."""
-    return config.layers * 2 * config.kv_heads * block_tokens * config.head_dim * dtype.itemsize
+    scale_bytes = torch.float32.itemsize if dtype in QUANTIZED else 0
+    return config.layers * 2 * config.kv_heads * block_tokens * (config.head_dim * dtype.itemsize + scale_bytes)

@@ -197,6 +197,7 @@ def test_one_forward_calls_each_operation_once_per_layer(save_hf, make_runner) -
     runner.step([(seq, 1) for seq in seqs])
     after = decoder.kernels.kernel_calls
     made = {name: after[name, chosen] - before[name, chosen] for name, chosen in after}
+    made = {name: count for name, count in made.items() if count}
     layers = decoder.config.layers
     assert made == {
         "linear": 4 * layers + 1,
@@ -205,6 +206,5 @@ def test_one_forward_calls_each_operation_once_per_layer(save_hf, make_runner) -
         "store_kv": layers,
         "paged_attention": layers,
         "silu_mul": layers,
-        "gelu_mul": 0,
     }
     assert not any(select_kernels().kernel_calls.values()), "another table counts for itself"

@@ -1,0 +1,1 @@
+"""The Triton kernels, one family per file; importing this package does not import triton (see `available.py`)."""

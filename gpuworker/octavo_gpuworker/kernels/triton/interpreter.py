@@ -1,0 +1,40 @@
+"""Triton's interpreter: whether this process uses it, and a repair that triton 3.6 needs beside numpy 2.4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton
+from numpy.typing import NDArray
+
+
+def interpreted() -> bool:
+    """True when kernels of this process run in numpy (TRITON_INTERPRET=1 before triton was imported)."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+def _high_product(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Upper halves of 128-bit products; the interpreter's own makes a Python integer of each element."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
+    crossed = (a0 * b0 >> half) + (a1 * b0 & low) + (a0 * b1 & low)
+    result: NDArray[np.uint64] = a1 * b1 + (a1 * b0 >> half) + (a0 * b1 >> half) + (crossed >> half)
+    return result
+
+
+def repair_interpreter() -> None:
+    """Lets a loop bound be a tensor: numpy 2.4 refuses int() of a [1] array, which triton before 3.9 relies on. Idempotent."""
+    from triton.runtime import interpreter
+
+    interpreter.np_umulhi_u64 = _high_product
+    original = interpreter._patch_lang_tensor
+    if getattr(original, "repairs_index", False):
+        return
+
+    def patch(tensor: Any, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    patch.repairs_index = True  # type: ignore[attr-defined]
+    interpreter._patch_lang_tensor = patch
