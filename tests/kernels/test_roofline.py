@@ -12,9 +12,13 @@ from octavo_gpuworker.kernels.triton.roofline import (
     Work,
     gated_mul,
     linear,
+    mla_decode,
+    moe,
     move_blocks,
     paged_attention,
+    quant_linear,
     rms_norm,
+    sample,
     soft_cap,
     store_kv,
 )
@@ -35,6 +39,13 @@ CALLS = {
     "move_blocks, 256 of 2 MiB": move_blocks(256, 2**21),
     "linear 4096 x 28672, 1 row": linear(1, 4096, 28672),
     "linear 4096 x 28672, 2048 rows": linear(2048, 4096, 28672),
+    "sample, 64 x 128256": sample(64, 128256),
+    "int4 group 128, 4096 x 28672, 1 row": quant_linear(1, 4096, 28672, 4, 128),
+    "int8 per row, 4096 x 28672, 1 row": quant_linear(1, 4096, 28672, 8, 4096),
+    "int4 group 128, 4096 x 28672, 2048 rows": quant_linear(2048, 4096, 28672, 4, 128),
+    "moe of Mixtral 8x7B, 32 tokens": moe(32, 8, 2, 4096, 14336),
+    "moe of Mixtral 8x7B, 4096 tokens": moe(4096, 8, 2, 4096, 14336),
+    "mla_decode of DeepSeek, batch 32, context 4096": mla_decode([4096] * 32, 128),
 }
 
 
@@ -67,3 +78,11 @@ def test_attention_counts_each_visible_key_once() -> None:
 @pytest.mark.parametrize(("work", "floor_us"), [(Work(4_300_000, 1), 1.0), (Work(1, 790_000_000), 1.0), (Work(0), 0.0)])
 def test_the_longer_of_traffic_and_arithmetic_is_the_floor(work, floor_us) -> None:
     assert work.floor_us == pytest.approx(floor_us)
+
+
+def test_products_count_packed_weights_and_reached_experts() -> None:
+    """4 x 32 in int4 with one scale a row: 64 + 8 bytes, 3 rows of 32 + 4 elements; 1 token reaches 2 of 8 experts."""
+    assert quant_linear(3, 32, 4, 4, 32) == Work(64 + 8 + 3 * 36 * 2, 2 * 3 * 32 * 4)
+    assert moe(1, 8, 2, 4, 6) == Work(3 * 2 * 4 * 6 * 2 + 2 * 4 * 2, 6 * 2 * 4 * 6)
+    assert mla_decode([3], 2, 8, 4) == Work((3 * 12 + 2 * 20) * 2, 2 * 3 * 2 * 20)
+    assert sample(2, 10) == Work(80)

@@ -48,7 +48,7 @@ def _of_group(values, column, inside, granule, width, group, stride_scales, INT4
     return tl.load(values + place, mask=inside[:, None] & (granule < width)[None, :], other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["rows", "biased"])
+@triton.jit(do_not_specialize=["rows", "biased", "group", "stride_scales"])
 def quant_gemv_kernel(
     out,
     x,
@@ -105,7 +105,7 @@ def quant_gemv_kernel(
     tl.store(target, result.to(out.dtype.element_ty), mask=(row < rows)[:, None] & inside[None, :])
 
 
-@triton.jit(do_not_specialize=["rows", "biased"])
+@triton.jit(do_not_specialize=["rows", "biased", "group", "stride_scales"])
 def quant_gemm_kernel(
     out,
     x,
