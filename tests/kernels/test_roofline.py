@@ -57,7 +57,7 @@ def test_the_page_shows_what_the_formulas_give() -> None:
 
 def test_the_page_shows_what_the_budget_holds() -> None:
     budget = read_budget(Path(__file__).with_name("budget.json"), "3.6")
-    rows = re.findall(r"^\| (\S+/sm_\d+) \| (\d+) \| (\d+) \| (\S+) \| (\d+) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(\S+/sm_\d+)` \| (\d+) \| (\d+) \| (\S+) \| (\d+) \|$", PAGE, re.MULTILINE)
     assert len(rows) >= 12
     for row, *shown in rows:
         held = budget[row]
