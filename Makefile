@@ -25,9 +25,10 @@ $(STAMP): constraints.txt requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.tom
 demo: install
 	$(BIN)/octavo demo
 
-test: install
-	$(BIN)/python -m pytest tests/kernels/triton -m "not soak"  # triton's interpreter wants a process that has not imported triton
-	$(BIN)/python -m pytest -m "not soak" --ignore tests/kernels/triton
+test: install  # three processes: triton's interpreter wants one that has not imported triton, and clusters want the cores to themselves
+	$(BIN)/python -m pytest -m "not soak" -n 2 tests/kernels/triton
+	$(BIN)/python -m pytest -m "not soak and not e2e" -n 2 --dist loadfile --ignore tests/kernels/triton
+	$(BIN)/python -m pytest -m "e2e and not soak" --ignore tests/kernels/triton
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout=3600 --ignore tests/kernels/triton

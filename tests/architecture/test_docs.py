@@ -27,8 +27,9 @@ PAGES = sorted(
 )
 MADE_AT_RUN_TIME = re.compile(
     r"(\.octavo/run|state\.json|up\.lock|logs/.*|[\w-]+\.log|\.log\.old|traces-.*\.jsonl)$|/dev/shm"
+    r"|^\w+/[\w-]+/sm_\d+$"
 )
-"""What a cluster writes; it is not in the repository."""
+"""What a cluster writes or a compiler makes; it is not in the repository."""
 NOT_OURS = {"tokenizer.json", "octavo.yaml"}
 """Names of files that a user or a model brings."""
 
