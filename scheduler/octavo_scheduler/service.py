@@ -154,6 +154,10 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             if connection.welcome_due:
                 connection.welcome_due = False
                 await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
+            if connection.load_due:
+                connection.load_due = False
+                load = cell_load(self._driver.core.cell)
+                await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)))
             # what comes while a write is under way is in the cursors, and leaves with the next message
             while not connection.closed.is_set() and (updates := self._driver.core.collect(connection.number)):
                 batch = [event for update in updates for event in wire.write_update(update)]
