@@ -1,8 +1,8 @@
 """Where the time to the first token went. Every part is a duration that one process measured; transport is the remainder.
 
-    gateway | tokenize |            (stream)            | detokenize
-                       queue | retry |    (stream)      |
-                                     load | wait | prefill | sample
+gateway | tokenize |            (stream)            | detokenize
+                   queue | retry |    (stream)      |
+                                 load | wait | prefill | sample
 """
 
 from __future__ import annotations

@@ -26,7 +26,15 @@ def note_wait(cell: Cell, request: Request, outcome: Outcome) -> None:
     name, start_us = (
         ("queue", request.submitted_us) if request.admitted_us < 0 else ("preempted", request.waiting_since_us)
     )
-    cell.fact(name, request, start_us, cell.now_us, outcome=outcome.outcome, reason=outcome.reason)
+    cell.fact(
+        name,
+        request,
+        start_us,
+        cell.now_us,
+        outcome=outcome.outcome,
+        reason=outcome.reason,
+        prompt_tokens=len(request.prompt),
+    )
 
 
 def note_end(cell: Cell, request: Request, outcome: Outcome) -> None:

@@ -93,7 +93,10 @@ SCRAPED: Final = (
 
 OBSERVED: Final = (
     Instrument(
-        PREFIX + "requests_ended", "counter", "Requests by outcome, reason and SLO class.", ("outcome", "reason", "slo_class")
+        PREFIX + "requests_ended",
+        "counter",
+        "Requests by outcome, reason and SLO class.",
+        ("outcome", "reason", "slo_class"),
     ),
     Instrument(
         PREFIX + "queue_seconds",
@@ -102,7 +105,9 @@ OBSERVED: Final = (
         ("prompt", "outcome"),
         DURATION_BUCKETS,
     ),
-    Instrument(PREFIX + "preempted_seconds", "histogram", "Waits after a residency ended early.", ("reason",), DURATION_BUCKETS),
+    Instrument(
+        PREFIX + "preempted_seconds", "histogram", "Waits after a residency ended early.", ("reason",), DURATION_BUCKETS
+    ),
     Instrument(PREFIX + "kv_load_seconds", "histogram", "Loads from a kvstore, by tier.", ("tier",), SHORT_BUCKETS),
     Instrument(PREFIX + "kv_load_bytes", "counter", "Bytes that loads brought, by tier.", ("tier",)),
     Instrument(
@@ -115,7 +120,9 @@ OBSERVED: Final = (
         ("tier",),
         LENGTH_BUCKETS,
     ),
-    Instrument(PREFIX + "prompt_tokens", "counter", "Prompt tokens of ended requests: all, and reused by tier.", ("source",)),
+    Instrument(
+        PREFIX + "prompt_tokens", "counter", "Prompt tokens of ended requests: all, and reused by tier.", ("source",)
+    ),
     Instrument(
         PREFIX + "first_token_seconds",
         "histogram",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from octavo.rpc.instruments import Instruments, family, length_class
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -18,7 +18,6 @@ from octavo_scheduler.orders import Fact
 from octavo_scheduler.placement import backlog_tokens
 from octavo_scheduler.status import counters
 
-NO_TIER: Final = "none"
 _SECOND_US: Final = 1e6
 
 
@@ -59,9 +58,7 @@ def figures(cell: Cell) -> dict[str, dict[tuple[str, ...], float]]:
     values["worker_blocks_free"] = {(worker.worker_id,): worker.pool.free_blocks for worker in workers}
     values["worker_backlog_tokens"] = {(worker.worker_id,): backlog_tokens(worker) for worker in workers}
     values["worker_step_seconds"] = {(worker.worker_id,): worker.costs.step_us / _SECOND_US for worker in workers}
-    values["worker_step_prediction_error_ratio"] = {
-        (worker.worker_id,): worker.costs.error_ratio for worker in workers
-    }
+    values["worker_step_prediction_error_ratio"] = {(worker.worker_id,): worker.costs.error_ratio for worker in workers}
     return values
 
 
@@ -150,8 +147,8 @@ class FactMetrics:
             error = abs(int(said["predicted_tokens"]) - actual) / actual
             self._histogram("output_prediction_error_ratio").observe(error)
 
-    def _histogram(self, name: str):  # type: ignore[no-untyped-def]
+    def _histogram(self, name: str) -> Histogram:
         return self._of.histogram(PREFIX + name)
 
-    def _ended(self):  # type: ignore[no-untyped-def]
+    def _ended(self) -> Counter:
         return self._of.counter(PREFIX + "requests_ended")

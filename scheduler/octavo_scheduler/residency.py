@@ -134,6 +134,7 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             cell.now_us,
             outcome="admitted",
             worker_id=plan.worker.worker_id,
+            prompt_tokens=len(request.prompt),
             cached_tokens=cached_len,
             load_blocks=len(plan.load_keys),
             waiting=len(cell.queue),

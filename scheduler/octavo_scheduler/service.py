@@ -25,7 +25,7 @@ from octavo_scheduler.connections import (
     fold_epoch,
 )
 from octavo_scheduler.driver import Driver
-from octavo_scheduler.status import status
+from octavo_scheduler.status import cell_load, status
 
 STUCK_WRITE_S = 5.0
 HEARTBEAT_S = 1.0

@@ -8,6 +8,7 @@ from octavo_scheduler.admission import growth_of
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
 
+
 def counters(cell: Cell) -> dict[str, float]:
     """All counters and gauges by their stable names."""
     values = dict(cell.counters)

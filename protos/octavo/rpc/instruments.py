@@ -51,7 +51,9 @@ class Instrument:
 class Instruments:
     """The instruments of one table on one registry. Names that the table lacks raise KeyError: there is no second list."""
 
-    def __init__(self, registry: CollectorRegistry, table: Iterable[Instrument], *, leave_out: Iterable[str] = ()) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, table: Iterable[Instrument], *, leave_out: Iterable[str] = ()
+    ) -> None:
         """`leave_out`: names that a collector yields at scrape time instead (see `family`)."""
         skipped = frozenset(leave_out)
         self._counters: dict[str, Counter] = {}

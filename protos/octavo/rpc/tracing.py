@@ -122,18 +122,21 @@ def record_span(
     attributes: Mapping[str, AttributeValue] | None = None,
     *,
     events: Sequence[tuple[str, int, Mapping[str, AttributeValue]]] = (),
+    links: Sequence[SpanContext] = (),
     error: str = "",
-) -> None:
-    """Records a finished span with given wall-clock nanoseconds under a remote parent."""
+) -> SpanContext:
+    """Records a finished span with given wall-clock nanoseconds under a remote parent; returns what others may link to."""
     span = tracer.start_span(
         name,
         context=context_from(traceparent),
         kind=SpanKind.INTERNAL,
         start_time=start_ns,
         attributes=dict(attributes or {}),
+        links=[trace.Link(linked) for linked in links],
     )
     for event_name, at_ns, event_attributes in events:
         span.add_event(event_name, dict(event_attributes), timestamp=at_ns)
     if error:
         span.set_status(Status(StatusCode.ERROR, error))
     span.end(end_time=max(start_ns, end_ns))
+    return span.get_span_context()
