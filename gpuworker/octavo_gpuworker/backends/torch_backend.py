@@ -14,6 +14,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from octavo_gpuworker.backends.backend import StepResult
+from octavo_gpuworker.backends.weight_size import weight_gauges
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
@@ -57,6 +58,7 @@ class TorchBackend:
         sampler: Callable[[Tensor, Rows[Sequence]], Sampled] = sample,
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
+        sizes: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
     ) -> None:
         self.decoder: Forward = decoder
         self.pool = pool
@@ -64,6 +66,7 @@ class TorchBackend:
         self.fingerprint = fingerprint
         self._sample = sampler
         self._kernel_calls = kernel_calls
+        self._sizes = dict(sizes or {})
 
     @property
     def vocab_size(self) -> int:
@@ -109,9 +112,9 @@ class TorchBackend:
 
     def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
         if self.graphs is None:
-            return {}
+            return self._sizes
         stats = self.graphs.stats
-        return {
+        return self._sizes | {
             "graph_replays": ("Steps run by replaying a captured graph.", stats.replays.total),
             "graph_eager_steps": ("Steps that no captured graph held.", stats.eager.total),
             "graph_captures": ("Graphs captured.", lambda: stats.captures),
@@ -131,6 +134,7 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         sampler=sampler_of(kernels),
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
+        sizes=weight_gauges(decoder),
     )
 
 
