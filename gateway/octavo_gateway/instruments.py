@@ -80,7 +80,6 @@ TABLE: Final = (
         ("slo_class", "result", "cause"),
     ),
     Instrument("octavo_gateway_live_requests", "gauge", "Requests under way."),
-    Instrument("octavo_gateway_scheduler_streams", "counter", "Streams to the scheduler that were opened."),
     Instrument("vllm:num_requests_waiting", "gauge", "Requests of the cell that wait; vLLM's name.", ("model_name",)),
     Instrument("vllm:num_requests_running", "gauge", "Requests of the cell that run; vLLM's name.", ("model_name",)),
     Instrument("vllm:kv_cache_usage_perc", "gauge", "KV blocks in use over all, 0 to 1; vLLM's name.", ("model_name",)),

@@ -55,10 +55,6 @@ class GatewayMetrics:
     def token_gap(self, seconds: float, tokens: int) -> None:
         self._of.histogram("octavo_gateway_inter_token_seconds").observe(seconds / tokens)
 
-    def stream_opened(self) -> None:
-        """One more stream to the scheduler."""
-        self._of.counter("octavo_gateway_scheduler_streams").inc()
-
     def cell_load(self, load: Load) -> None:
         """What the scheduler said of its cell, for routers that read vLLM's names."""
         of, model = self._of, self._model
