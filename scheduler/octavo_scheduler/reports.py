@@ -160,7 +160,8 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
     elapsed_us = cell.now_us - transfer.started_us
     cell.counters["loaded_blocks"] += ok
     cell.counters["tier_hit_tokens"] += loaded_tokens
-    request.kv_load_us += elapsed_us
+    if not request.prefill_us:  # the worker's own figure, which comes with the first token, is the closer one
+        request.kv_load_us += elapsed_us
     cell.fact(
         "kv.load",
         request,

@@ -26,12 +26,10 @@ def weight_gauges(decoder: Decoder) -> Mapping[str, tuple[str, Callable[[], floa
     """weight_bytes, parameters, head_parameters, attention_width. A table of embeddings that is no output head is looked up, not read."""
     config = decoder.config
     head = config.vocab_size * config.d_model
-    unique = {tensor.data_ptr(): tensor for tensor in tensors_of(decoder.weights)}.values()
-    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in unique)
-    parameters = sum(tensor.numel() for tensor in unique)
-    if not config.tied_embeddings:
-        size_bytes -= head * decoder.weights.embedding.element_size()
-        parameters -= head
+    weights = decoder.weights
+    read = [weights.head, weights.norm, *tensors_of(weights.layers)]  # a prepared tensor has a dtype, and no storage
+    size_bytes = sum(tensor.numel() * tensor.dtype.itemsize for tensor in read)
+    parameters = sum(tensor.numel() for tensor in read)
     width = config.layers * config.q_heads * config.head_dim
     figures = {"weight_bytes": size_bytes, "parameters": parameters, "head_parameters": head, "attention_width": width}
     return {name: ("", lambda value=value: float(value)) for name, value in figures.items()}  # type: ignore[misc]

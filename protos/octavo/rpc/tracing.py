@@ -25,6 +25,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
+from octavo.errors import OctavoError
+
 _HEX_ID_FIELDS = ("traceId", "spanId", "parentSpanId")
 
 
@@ -32,8 +34,16 @@ class JsonFileExporter(SpanExporter):
     """One OTLP ExportTraceServiceRequest as JSON per line (the OTLP file format: ids in hex)."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        """Makes the folder. Raises OctavoError when the file cannot be written."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise OctavoError(
+                f"deployment.run_dir {path.parent}: {error.strerror}; give a folder that can be written, "
+                "or set observability.trace_files to false",
+                field="deployment.run_dir",
+            ) from error
         self._lock = threading.Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
