@@ -9,11 +9,15 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from blake3 import blake3
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_gpuworker.backends.backend import StepResult
+from octavo_gpuworker.backends.limits import Limits
+from octavo_gpuworker.backends.torch_limits import torch_limits
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
@@ -86,6 +90,15 @@ class TorchBackend:
             logits = logits[torch.from_numpy(batch.row_source).to(logits.device)]
         sampled = self._sample(logits, batch.rows)
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
+
+    def logits(self, batch: StepBatch) -> NDArray[np.float32]:
+        logits = self.decoder.forward(step_inputs(batch, self.decoder.device), self.pool)
+        array: NDArray[np.float32] = logits.float().cpu().numpy()
+        return array
+
+    @property
+    def limits(self) -> Limits:
+        return torch_limits(self.decoder, self.pool)
 
     def out_of_memory(self, error: BaseException) -> bool:
         """On a GPU a type of its own; in torch's CPU allocator a RuntimeError with these words."""
