@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
@@ -86,8 +85,6 @@ class TorchBackend:
     def result(self, launched: _Launched) -> StepResult:
         began_ns = time.monotonic_ns()
         batch, logits = launched.batch, launched.logits
-        if len(batch.rows) != logits.shape[0]:
-            logits = logits[torch.from_numpy(batch.row_source).to(logits.device)]
         sampled = self._sample(logits, batch.rows)
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
 
@@ -149,8 +146,20 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
 
 def step_inputs(batch: StepBatch, device: torch.device) -> StepInputs:
     """The batch's arrays as tensors on `device`, by one copy."""
-    names = ("token_ids", "positions", "slot_mapping", "sample_rows", "query_start", "context_len", "block_tables")
-    tensors: dict[str, Any] = dict(zip(names, pack([getattr(batch, name) for name in names], device), strict=True))
-    starts = batch.query_start.tolist()
-    new_tokens = [end - start for start, end in itertools.pairwise(starts)]
-    return StepInputs(**tensors, new_tokens=new_tokens, contexts=batch.context_len.tolist())
+    size = batch.slots.block_tokens
+    counts = np.diff(batch.query_start)
+    of_token = np.repeat(np.arange(len(counts)), counts)
+    first = batch.context_len - counts - batch.query_start[:-1]
+    positions = np.arange(len(batch.token_ids), dtype=np.int64) + first[of_token]
+    blocks = batch.block_tables[of_token, positions // size].astype(np.int64)
+    arrays = {
+        "token_ids": batch.token_ids.astype(np.int64),
+        "positions": positions,
+        "slot_mapping": blocks * size + positions % size,
+        "sample_rows": batch.sample_rows.astype(np.int64),
+        "query_start": batch.query_start,
+        "context_len": batch.context_len,
+        "block_tables": batch.block_tables,
+    }
+    tensors: dict[str, Any] = dict(zip(arrays, pack(list(arrays.values()), device), strict=True))
+    return StepInputs(**tensors, new_tokens=counts.tolist(), contexts=batch.context_len.tolist())

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from octavo.step import Chunk
 
 from octavo_gpuworker.backends.backend import Backend
-from octavo_gpuworker.batch import BlockTables, build_batch
+from octavo_gpuworker.batch import build_batch
 from octavo_gpuworker.orders import AdmitOrder, Sampling
 from octavo_gpuworker.sequence import from_admit
+from octavo_gpuworker.slots import SlotTable
 from octavo_gpuworker.warmup import blocks_for
 
 WINDOW = 1024
@@ -41,12 +42,11 @@ def _window(backend: Backend, window: list[int]) -> Iterator[tuple[NDArray[np.fl
     size = backend.pool.block_tokens
     blocks = list(range(1, 1 + blocks_for(len(window), size)))
     order = AdmitOrder(1, 0, window, len(window), 0, blocks, Sampling(), 0, len(window) + 1)
-    tables = BlockTables(size, len(blocks))
-    tables.set(0, blocks)
-    by_slot = {0: from_admit(order, 0)}
+    sequence, table = from_admit(order, 0), SlotTable(size)
+    table.admit(sequence)
     for start in range(0, len(window) - 1, CHUNK):
         count = min(CHUNK, len(window) - 1 - start)
-        batch = build_batch([Chunk(0, start, count, True)], by_slot, tables)
-        batch.sample_rows = np.arange(count, dtype=batch.sample_rows.dtype)
+        batch = build_batch([Chunk(0, start, count, True)], {0: sequence}, table)
+        batch.sample_rows = np.arange(count, dtype=np.int32)
         targets = np.array(window[start + 1 : start + 1 + count], dtype=np.int64)
         yield backend.logits(batch), targets

@@ -42,11 +42,6 @@ class Row:
         parts += ["sampled"] * self.sampled + [f"ctx{self.context}"] * (self.context != DEFAULT_CONTEXT)
         return "/".join(parts + ["kv-int8"] * self.kv_int8)
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of one step."""
-        return self.size
-
 
 def parse_row(name: str) -> Row:
     """The row of a name. Raises BadRow naming the part that is wrong and what may stand there."""
