@@ -16,6 +16,7 @@ from octavo.figures import Figures, to_json, write_figures
 from rich.console import Console
 from rich.table import Table
 
+from octavo_cli.commands.bench_engine import PASSED_ON, engine
 from octavo_cli.exits import FAILED, NoCluster
 from octavo_cli.load import LoadPlan, figures_of, run_load
 from octavo_cli.locate import gateway_url
@@ -92,4 +93,5 @@ def print_figures(figures: Figures, console: Console) -> None:
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
+    bench_app.command("engine", context_settings=PASSED_ON)(engine)
     app.add_typer(bench_app, name="bench")
