@@ -20,7 +20,7 @@ class KvPool:
     Block-major: all layers of a block lie together, so moving a block to another tier is one copy of `block_bytes`.
     An int8 or float8_e4m3fn pool has `scales` [num_blocks, layers, 2, kv_heads, block_tokens] float32, one per token and head,
     behind the values of the same block: `tensor` and `scales` are then views of `buffer` with gaps between blocks.
-    Starts zeroed, so a masked position never reads a NaN.
+    What a block's earlier owner left behind stays: kernels must not let positions beyond a context into a product.
     """
 
     __slots__ = ("_bytes", "block_bytes", "block_tokens", "buffer", "device", "dtype", "num_blocks", "scales", "tensor")
