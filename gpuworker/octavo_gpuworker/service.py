@@ -93,6 +93,7 @@ def load(manifest: Manifest, progress: LoadProgress) -> Decoder:
             device=device,
             kernels=engine.kernels,
             block_tokens=engine.kv_block_tokens,
+            weights=engine.weights,
             progress=progress,
         )
     except ValueError as error:

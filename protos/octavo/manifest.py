@@ -56,6 +56,8 @@ class ModelSettings:
 class Engine:
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Weights and activations; auto: what the worker measured as faster."""
+    weights: Literal["auto", "bf16", "int8", "int4", "w8a8", "fp8", "file"] = "auto"
+    """Form of the matrices; auto: as dtype. int8: a scale per row; int4: per group; w8a8, fp8: activations too; file: a GGUF's own."""
     kv_dtype: Literal["auto", "bfloat16", "float32", "float16", "int8", "fp8"] = "auto"
     """KV cache; auto: the dtype of the activations; int8, fp8: half the bytes, a scale per token and head."""
     kv_block_tokens: Literal[8, 16, 32] = 16

@@ -74,6 +74,8 @@ class PoolShape:
     """Of the queries; masks are made in it, once per step."""
     soft_cap: float = 0.0
     """Scores become cap * tanh(score / cap); 0: they do not."""
+    scale: float = 0.0
+    """Of the scores; 0: head_dim^-0.5."""
 
 
 class AttentionPlan:
@@ -137,7 +139,7 @@ def plan_attention(
         new_tokens,
         contexts,
         block_tokens=shape.block_tokens,
-        scale=shape.head_dim**-0.5,
+        scale=shape.scale or shape.head_dim**-0.5,
         window=shape.sliding_window,
         soft_cap=shape.soft_cap,
         **_device_facts(block_tables.device),

@@ -130,6 +130,7 @@ class KernelTable:
         "gelu_mul",
         "linear",
         "mla_decode",
+        "mla_prefill",
         "moe",
         "needs",
         "paged_attention",
@@ -157,6 +158,7 @@ class KernelTable:
     quant_linear: Callable[..., Tensor]
     moe: Callable[..., Tensor]
     mla_decode: Callable[..., Tensor]
+    mla_prefill: Callable[..., None]
 
     def __init__(self, operations: Mapping[str, tuple[Implementation, ...]], needs: KernelNeeds, prefer: str) -> None:
         self.needs = needs

@@ -12,6 +12,7 @@ from gguf.quants import dequantize
 from octavo.artifacts import BadArtifact, GgufFile, GgufTensor
 from torch import Tensor
 
+from octavo_gpuworker.kernels.quant_gemm import QuantWeight, repack_gguf
 from octavo_gpuworker.model.config import ModelConfig, RopeScaling
 
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
@@ -40,6 +41,8 @@ TOP_NAMES: Final = {
     "lm_head.weight": "output.weight",
 }
 
+REPACKED: Final = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0)
+"""Kinds that kernels multiply with as they are."""
 DIRECT: Final = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
 
 
@@ -97,11 +100,33 @@ class GgufSource:
         tensor, kind, length = self._tensors[gguf_name(name)]
         raw = self._data[tensor.offset : tensor.offset + length]
         result = self._to_torch(raw, tensor, kind)
-        if self._permuted and ".self_attn.q_proj." in name:
-            result = _interleaved_to_halves(result, self._config.q_heads)
-        elif self._permuted and ".self_attn.k_proj." in name:
-            result = _interleaved_to_halves(result, self._config.kv_heads)
-        return result
+        heads = self._permuted_heads(name)
+        return _interleaved_to_halves(result, heads) if heads else result
+
+    def packed_kind(self, name: str) -> str:
+        """See TensorSource."""
+        entry = self._tensors.get(gguf_name(name))
+        return entry[1].name if entry is not None and entry[1] in REPACKED else ""
+
+    def read_packed(self, name: str) -> QuantWeight:
+        """See TensorSource."""
+        tensor, kind, length = self._tensors[gguf_name(name)]
+        rows, columns = tensor.shape
+        weight = repack_gguf(self._data[tensor.offset : tensor.offset + length], kind.name, (rows, columns))
+        heads = self._permuted_heads(name)
+        if not heads:
+            return weight
+        order = _interleaved_to_halves(torch.arange(rows), heads)
+        offsets = None if weight.offsets is None else weight.offsets[order]
+        return QuantWeight(weight.data[order], weight.scales[order], offsets)
+
+    def _permuted_heads(self, name: str) -> int:
+        """Heads whose rows llama.cpp has interleaved in this tensor; 0: it has not."""
+        if not self._permuted or ".self_attn." not in name:
+            return 0
+        if ".q_proj." in name:
+            return self._config.q_heads
+        return self._config.kv_heads if ".k_proj." in name else 0
 
     def _to_torch(self, raw: np.ndarray, tensor: GgufTensor, kind: GGMLQuantizationType) -> Tensor:
         if kind in DIRECT:
