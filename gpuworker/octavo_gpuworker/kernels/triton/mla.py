@@ -191,7 +191,9 @@ def mla_launches(out: Tensor, q_latent: Tensor, q_rope: Tensor, cache: Tensor, b
 
 def mla_decode_triton(q_latent: Tensor, q_rope: Tensor, cache: Tensor, batch: PagedBatch) -> Tensor:
     """As `mla_decode_torch`; rows of longer sequences are zero where the batch has some."""
-    out = torch.zeros_like(q_latent) if batch.prefills else torch.empty_like(q_latent)
+    # not *_like: an absorbed query comes out of einsum with heads outermost, and `out` would take its strides
+    make = torch.zeros if batch.prefills else torch.empty
+    out = make(q_latent.shape, dtype=q_latent.dtype, device=q_latent.device)
     if out.numel():
         run_all(mla_launches(out, q_latent, q_rope, cache, batch))
     return out

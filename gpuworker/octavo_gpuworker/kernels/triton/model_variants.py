@@ -64,12 +64,12 @@ def moe_variants(dtype: torch.dtype) -> Iterator[Variant]:
     )
     for tokens in (16, 8192):
         x = torch.empty(tokens, 1024, dtype=dtype, device=META)
-        logits = torch.empty(tokens, 8, dtype=dtype, device=META)
+        logits = torch.empty(tokens, 8, dtype=torch.float32, device=META)
         for launch in moe_launches(x, x, logits, weights):
             constants = launch.constants
             if launch.name == "gated_mul":
                 continue  # the feed-forward's own variant
-            parts = [] if launch.name == "moe_sort" else [SHORT[dtype]]
+            parts = [] if launch.name in ("moe_sort", "moe_route") else [SHORT[dtype]]
             parts += [f"m{constants['TILE_M']}"] if "TILE_M" in constants else []
             parts += ["gather"] if constants.get("GATHER") else []
             yield Variant("-".join(parts) or "any", launch, launch.name == "moe_grouped_gemm")
