@@ -1,16 +1,39 @@
-"""Batch: the dense per-slot state of a worker, and the tensors of one step out of it."""
+"""Batch: the dense per-slot state of a worker, and the arrays of one step out of it. numpy only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from octavo.step import Chunk, SeqView
 
-from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.sequence import Sequence
-from octavo_gpuworker.step_buffer import pack
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """One mixed step: S sequences with T new tokens in all, sequence after sequence, without padding; R rows are sampled."""
+
+    token_ids: NDArray[np.int64]
+    """[T]."""
+    positions: NDArray[np.int64]
+    """[T]."""
+    slot_mapping: NDArray[np.int64]
+    """[T]: block_id * block_tokens + offset where each new token's KV goes."""
+    query_start: NDArray[np.int32]
+    """[S + 1]: cumulative count of new tokens."""
+    context_len: NDArray[np.int32]
+    """[S]: KV length after this step, earlier tokens included."""
+    block_tables: NDArray[np.int32]
+    """[S, max_blocks]: a row covers positions [0, context_len); what lies beyond is not read."""
+    sample_rows: NDArray[np.int64]
+    """[L]: rows of token_ids whose logits are wanted, ascending."""
+    row_source: NDArray[np.int64]
+    """[R]: which of the L logits each sampled row continues; L = R but for the siblings of a prompt, which share one."""
+    rows: list[Sequence]
+    """[R]: whose parameters, seed and history the draw takes; not changed before the step's result was taken."""
 
 
 class BlockTables:
@@ -29,9 +52,9 @@ class BlockTables:
             self._table = grown
         self._table[slot, start : start + len(blocks)] = blocks
 
-    def rows(self, slots: np.ndarray, columns: int) -> np.ndarray:
+    def rows(self, slots: NDArray[np.int64], columns: int) -> NDArray[np.int32]:
         """A copy of the first `columns` of the slots' rows."""
-        rows: np.ndarray = self._table[slots, :columns]
+        rows: NDArray[np.int32] = self._table[slots, :columns]
         return rows
 
 
@@ -44,10 +67,8 @@ def views(sequences: Iterable[Sequence], block_tokens: int) -> list[SeqView]:
     ]
 
 
-def build_inputs(
-    chunks: list[Chunk], by_slot: dict[int, Sequence], tables: BlockTables, device: torch.device
-) -> StepInputs:
-    """The tensors of one mixed step, sequence after sequence, without padding."""
+def build_batch(chunks: list[Chunk], by_slot: dict[int, Sequence], tables: BlockTables) -> StepBatch:
+    """The arrays of one mixed step; a leader at the end of its prefill brings its siblings' rows."""
     size = tables.block_tokens
     counts = np.fromiter((chunk.count for chunk in chunks), dtype=np.int64, count=len(chunks))
     starts = np.fromiter((chunk.start for chunk in chunks), dtype=np.int64, count=len(chunks))
@@ -66,18 +87,32 @@ def build_inputs(
     contexts = starts + counts
     table = tables.rows(slots, int(-(-contexts.max() // size)))
     of_token = np.repeat(np.arange(len(chunks)), counts)
-    slot_mapping = table[of_token, positions // size].astype(np.int64) * size + positions % size
     sampled = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
-    ints = (query_start.astype(np.int32), contexts.astype(np.int32), table)
-    packed = pack((token_ids, positions, slot_mapping, query_start[1:][sampled] - 1, *ints), device)
-    return StepInputs(
-        token_ids=packed[0],
-        positions=packed[1],
-        slot_mapping=packed[2],
-        sample_rows=packed[3],
-        query_start=packed[4],
-        context_len=packed[5],
-        block_tables=packed[6],
-        new_tokens=counts.tolist(),
-        contexts=contexts.tolist(),
+    rows, source = _rows(chunks, by_slot)
+    return StepBatch(
+        token_ids=token_ids,
+        positions=positions,
+        slot_mapping=table[of_token, positions // size].astype(np.int64) * size + positions % size,
+        query_start=query_start.astype(np.int32),
+        context_len=contexts.astype(np.int32),
+        block_tables=table,
+        sample_rows=query_start[1:][sampled] - 1,
+        row_source=np.array(source, dtype=np.int64),
+        rows=rows,
     )
+
+
+def _rows(chunks: list[Chunk], by_slot: dict[int, Sequence]) -> tuple[list[Sequence], list[int]]:
+    rows: list[Sequence] = []
+    source: list[int] = []
+    row = 0
+    for chunk in chunks:
+        if chunk.samples:
+            seq = by_slot[chunk.slot]
+            rows.append(seq)
+            source.append(row)
+            if seq.siblings:
+                rows += seq.siblings
+                source += [row] * len(seq.siblings)
+            row += 1
+    return rows, source

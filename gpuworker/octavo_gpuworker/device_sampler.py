@@ -17,7 +17,8 @@ from torch import Tensor
 from octavo_gpuworker.kernels.sampling_ops import Bias, Penalties, SampleInputs, SampleOutputs
 from octavo_gpuworker.kernels.table import KernelTable
 from octavo_gpuworker.orders import TokenLogprobs
-from octavo_gpuworker.sampler import GREEDY_BELOW, Sampled, sample
+from octavo_gpuworker.sampled import Sampled
+from octavo_gpuworker.sampler import GREEDY_BELOW, sample
 from octavo_gpuworker.sequence import Sequence
 
 
