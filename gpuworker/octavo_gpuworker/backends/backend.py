@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.batch import StepBatch
+from octavo_gpuworker.profile import Profiler
 from octavo_gpuworker.sampled import Sampled
 
 
@@ -49,6 +50,10 @@ class Backend(Protocol):
 
     def result(self, launched: Any) -> StepResult:
         """Waits for a launched step. Steps end in the order of their launches. Raises as `launch`."""
+
+    @property
+    def profiler(self) -> Profiler | None:
+        """What records steps for `octavo profile`; None where the backend has none."""
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether the error says that an allocation failed."""

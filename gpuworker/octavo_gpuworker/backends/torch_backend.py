@@ -14,6 +14,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from octavo_gpuworker.backends.backend import StepResult
+from octavo_gpuworker.backends.torch_profiler import TorchProfiler
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
@@ -57,6 +58,7 @@ class TorchBackend:
         sampler: Callable[[Tensor, Rows[Sequence]], Sampled] = sample,
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
+        profiler: TorchProfiler | None = None,
     ) -> None:
         self.decoder: Forward = decoder
         self.pool = pool
@@ -64,6 +66,7 @@ class TorchBackend:
         self.fingerprint = fingerprint
         self._sample = sampler
         self._kernel_calls = kernel_calls
+        self.profiler = profiler
 
     @property
     def vocab_size(self) -> int:
@@ -75,6 +78,8 @@ class TorchBackend:
 
     def launch(self, batch: StepBatch) -> _Launched:
         began_ns = time.monotonic_ns()
+        if self.profiler is not None:
+            self.profiler.begin_step()
         forward: Forward | GraphedForward = self.graphs or self.decoder
         logits = forward.forward(step_inputs(batch, forward.device), self.pool)
         return _Launched(batch, logits, time.monotonic_ns() - began_ns)
@@ -85,6 +90,8 @@ class TorchBackend:
         if len(batch.rows) != logits.shape[0]:
             logits = logits[torch.from_numpy(batch.row_source).to(logits.device)]
         sampled = self._sample(logits, batch.rows)
+        if self.profiler is not None:
+            self.profiler.end_step()
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
 
     def out_of_memory(self, error: BaseException) -> bool:
@@ -131,6 +138,7 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         sampler=sampler_of(kernels),
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
+        profiler=TorchProfiler(kernels, decoder.device),
     )
 
 
