@@ -17,6 +17,7 @@ from torch import Tensor
 from octavo_gpuworker.backends.backend import StepResult
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.torch_limits import torch_limits
+from octavo_gpuworker.backends.torch_profiler import TorchProfiler
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
@@ -60,6 +61,7 @@ class TorchBackend:
         sampler: Callable[[Tensor, Rows[Sequence]], Sampled] = sample,
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
+        profiler: TorchProfiler | None = None,
     ) -> None:
         self.decoder: Forward = decoder
         self.pool = pool
@@ -67,6 +69,7 @@ class TorchBackend:
         self.fingerprint = fingerprint
         self._sample = sampler
         self._kernel_calls = kernel_calls
+        self.profiler = profiler
 
     @property
     def vocab_size(self) -> int:
@@ -78,6 +81,8 @@ class TorchBackend:
 
     def launch(self, batch: StepBatch) -> _Launched:
         began_ns = time.monotonic_ns()
+        if self.profiler is not None:
+            self.profiler.begin_step()
         forward: Forward | GraphedForward = self.graphs or self.decoder
         logits = forward.forward(step_inputs(batch, forward.device), self.pool)
         return _Launched(batch, logits, time.monotonic_ns() - began_ns)
@@ -86,6 +91,8 @@ class TorchBackend:
         began_ns = time.monotonic_ns()
         batch, logits = launched.batch, launched.logits
         sampled = self._sample(logits, batch.rows)
+        if self.profiler is not None:
+            self.profiler.end_step()
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
 
     def logits(self, batch: StepBatch) -> NDArray[np.float32]:
@@ -141,6 +148,7 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         sampler=sampler_of(kernels),
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
+        profiler=TorchProfiler(kernels, decoder.device),
     )
 
 
