@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from octavo.step import Chunk, Step, StepBudget, compose
 
 from octavo_gpuworker.backends.backend import Backend
-from octavo_gpuworker.batch import BlockTables, build_batch, views
+from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.labels import Labels
 from octavo_gpuworker.orders import (
     AdmitOrder,
@@ -42,6 +42,7 @@ from octavo_gpuworker.orders import (
 from octavo_gpuworker.refusal import admit_fault, blocks_fault
 from octavo_gpuworker.reporter import Reporter
 from octavo_gpuworker.sequence import Sequence, from_admit
+from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
 LOW_WATER = 2
@@ -87,7 +88,7 @@ class Engine:
         self.mixed_steps = 0
         self._start_transfer = start_transfer
         self._on_end = on_end
-        self._tables = BlockTables(self.pool.block_tokens, 64)
+        self._slots = SlotTable(self.pool.block_tokens)
         self._by_seq: dict[int, Sequence] = {}
         self._by_slot: dict[int, Sequence] = {}
         self._transfers: set[int] = set()
@@ -205,7 +206,7 @@ class Engine:
             self.labels.forget(sibling.blocks[sibling.shared_blocks(leader) :])
         for seq in (leader, *leader.siblings):
             self._by_seq[seq.seq] = self._by_slot[seq.slot] = seq
-            self._tables.set(seq.slot, seq.blocks)
+            self._slots.admit(seq)
         if leader.wait_xfer and leader.wait_xfer not in self._transfers:
             self._start_after_load(leader, self._ended.get(leader.wait_xfer, 0))
 
@@ -222,7 +223,7 @@ class Engine:
             self._fail(seq, fault)
             return
         self.labels.forget(order.blocks)
-        self._tables.set(seq.slot, order.blocks, start=len(seq.blocks))
+        self._slots.grant(seq.slot, order.blocks, start=len(seq.blocks))
         seq.blocks.extend(order.blocks)
 
     def _stop(self, order: StopOrder) -> None:
@@ -277,7 +278,7 @@ class Engine:
     def _run(self, step: Step, began_ns: int) -> None:
         wall = time.time_ns()
         self._reporter.begin_step(step)
-        batch = build_batch(step.chunks, self._by_slot, self._tables)
+        batch = build_batch(step.chunks, self._by_slot, self._slots)
         try:
             result = self.backend.result(self.backend.launch(batch))
         except (MemoryError, RuntimeError) as error:
@@ -324,6 +325,7 @@ class Engine:
         if token < 0:
             self._fail(seq, "the model gave logits that are not finite for this sequence")
             return
+        self._slots.append(seq.slot, len(seq.tokens), token)
         seq.tokens.append(token)
         seq.steps += 1
         if not seq.first_token_ns:

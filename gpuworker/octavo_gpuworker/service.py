@@ -16,6 +16,7 @@ from octavo.manifest import Manifest
 from octavo.packing import pack_keys, pack_u32
 from octavo.rpc.host import Host
 from octavo.step import StepBudget
+from octavo.v1 import profile_pb2, profile_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.backends.backend import Backend
@@ -26,6 +27,7 @@ from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
 from octavo_gpuworker.peaks import measure_host_peaks
+from octavo_gpuworker.profile_service import ProfileServicer
 from octavo_gpuworker.spans import span_recorder
 from octavo_gpuworker.startup import process_age_s
 from octavo_gpuworker.steploop import StepLoop
@@ -232,6 +234,9 @@ async def setup(host: Host) -> None:
     """Loads and verifies the model, listens, warms up, and joins. Raises OctavoError with one line when it cannot."""
     manifest, age_s = host.manifest, process_age_s()
     started = time.monotonic()
+    profiles = ProfileServicer()
+    profile_pb2_grpc.add_ProfileServiceServicer_to_server(profiles, host.server)  # type: ignore[no-untyped-call]
+    host.announce(profile_pb2.DESCRIPTOR)
     address = await host.listen(manifest.gpuworker.listen)
     host.serve_metrics(manifest.gpuworker.metrics_listen)
     backend = await asyncio.to_thread(load, manifest, LoadProgress(host))
@@ -247,6 +252,7 @@ async def setup(host: Host) -> None:
         (pool.num_blocks - 1) * pool.block_tokens / worker.max_model_len,
     )
     await asyncio.to_thread(worker.warm_up)
+    profiles.attach(worker.worker_id, backend.name, backend.profiler)
     worker.metrics.started("process", age_s)
     worker.metrics.started("weights", loaded - started)
     worker.metrics.started("warm_up", time.monotonic() - loaded)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from blake3 import blake3
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_gpuworker.backends.backend import StepResult
+from octavo_gpuworker.backends.limits import Limits
+from octavo_gpuworker.backends.torch_limits import torch_limits
+from octavo_gpuworker.backends.torch_profiler import TorchProfiler
 from octavo_gpuworker.backends.weight_size import weight_gauges
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import sampler_of
@@ -58,6 +62,7 @@ class TorchBackend:
         sampler: Callable[[Tensor, Rows[Sequence]], Sampled] = sample,
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
+        profiler: TorchProfiler | None = None,
         sizes: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
     ) -> None:
         self.decoder: Forward = decoder
@@ -66,6 +71,7 @@ class TorchBackend:
         self.fingerprint = fingerprint
         self._sample = sampler
         self._kernel_calls = kernel_calls
+        self.profiler = profiler
         self._sizes = dict(sizes or {})
 
     @property
@@ -78,6 +84,8 @@ class TorchBackend:
 
     def launch(self, batch: StepBatch) -> _Launched:
         began_ns = time.monotonic_ns()
+        if self.profiler is not None:
+            self.profiler.begin_step()
         forward: Forward | GraphedForward = self.graphs or self.decoder
         logits = forward.forward(step_inputs(batch, forward.device), self.pool)
         return _Launched(batch, logits, time.monotonic_ns() - began_ns)
@@ -85,10 +93,19 @@ class TorchBackend:
     def result(self, launched: _Launched) -> StepResult:
         began_ns = time.monotonic_ns()
         batch, logits = launched.batch, launched.logits
-        if len(batch.rows) != logits.shape[0]:
-            logits = logits[torch.from_numpy(batch.row_source).to(logits.device)]
         sampled = self._sample(logits, batch.rows)
+        if self.profiler is not None:
+            self.profiler.end_step()
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
+
+    def logits(self, batch: StepBatch) -> NDArray[np.float32]:
+        logits = self.decoder.forward(step_inputs(batch, self.decoder.device), self.pool)
+        array: NDArray[np.float32] = logits.float().cpu().numpy()
+        return array
+
+    @property
+    def limits(self) -> Limits:
+        return torch_limits(self.decoder, self.pool)
 
     def out_of_memory(self, error: BaseException) -> bool:
         """On a GPU a type of its own; in torch's CPU allocator a RuntimeError with these words."""
@@ -134,14 +151,27 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         sampler=sampler_of(kernels),
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
+        profiler=TorchProfiler(kernels, decoder.device),
         sizes=weight_gauges(decoder),
     )
 
 
 def step_inputs(batch: StepBatch, device: torch.device) -> StepInputs:
     """The batch's arrays as tensors on `device`, by one copy."""
-    names = ("token_ids", "positions", "slot_mapping", "sample_rows", "query_start", "context_len", "block_tables")
-    tensors: dict[str, Any] = dict(zip(names, pack([getattr(batch, name) for name in names], device), strict=True))
-    starts = batch.query_start.tolist()
-    new_tokens = [end - start for start, end in itertools.pairwise(starts)]
-    return StepInputs(**tensors, new_tokens=new_tokens, contexts=batch.context_len.tolist())
+    size = batch.slots.block_tokens
+    counts = np.diff(batch.query_start)
+    of_token = np.repeat(np.arange(len(counts)), counts)
+    first = batch.context_len - counts - batch.query_start[:-1]
+    positions = np.arange(len(batch.token_ids), dtype=np.int64) + first[of_token]
+    blocks = batch.block_tables[of_token, positions // size].astype(np.int64)
+    arrays = {
+        "token_ids": batch.token_ids.astype(np.int64),
+        "positions": positions,
+        "slot_mapping": blocks * size + positions % size,
+        "sample_rows": batch.sample_rows.astype(np.int64),
+        "query_start": batch.query_start,
+        "context_len": batch.context_len,
+        "block_tables": batch.block_tables,
+    }
+    tensors: dict[str, Any] = dict(zip(arrays, pack(list(arrays.values()), device), strict=True))
+    return StepInputs(**tensors, new_tokens=counts.tolist(), contexts=batch.context_len.tolist())

@@ -41,6 +41,7 @@ def open_torch(manifest: Manifest, progress: Callable[[int, int], None]) -> Torc
             device=device,
             kernels=engine.kernels,
             block_tokens=engine.kv_block_tokens,
+            weights=engine.weights,
             progress=progress,
         )
     except ValueError as error:

@@ -27,7 +27,9 @@ def weight_gauges(decoder: Decoder) -> Mapping[str, tuple[str, Callable[[], floa
     config = decoder.config
     head = config.vocab_size * config.d_model
     weights = decoder.weights
-    read = [weights.head, weights.norm, *tensors_of(weights.layers)]  # a prepared tensor has a dtype, and no storage
+    read = list(
+        tensors_of([weights.head, weights.norm, weights.layers])
+    )  # a prepared tensor has a dtype, and no storage
     size_bytes = sum(tensor.numel() * tensor.dtype.itemsize for tensor in read)
     parameters = sum(tensor.numel() for tensor in read)
     width = config.layers * config.q_heads * config.head_dim
