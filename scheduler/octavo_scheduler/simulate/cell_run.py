@@ -7,6 +7,7 @@ it feeds here, in order of time and then of creation, so that a run is a functio
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,8 @@ GATEWAY = 1
 START_US = 1_000_000
 COLLECT_US = 50_000
 """A busy gateway's stream is written this often: its backlog coalesces, and tokens are counted where they reach the core."""
+UNSENT = "unsent"
+"""Outcome of a conversation's turn whose predecessor did not finish."""
 GAP_UNIT_US = 10
 """Resolution of the pooled gaps between tokens."""
 
@@ -86,7 +89,13 @@ class CellRun:
         self._now_us = 0
         self._tick_us = 0
         self._watch = watch
-        self._rows = rows
+        self._rows = [(number, row) for number, row in rows if row.after < 0]
+        self._followers: dict[int, list[tuple[int, Row]]] = {}
+        for number, row in rows:
+            if row.after >= 0:
+                self._followers.setdefault(row.after, []).append((number, row))
+        self._said: dict[int, array[int]] = {}  # prompt of a row that others follow, while it runs
+        self._to_come = len(rows)
         self._sample_us = sample_us
         self._collecting = False
         self._open: dict[str, Tally] = {}
@@ -110,16 +119,12 @@ class CellRun:
             self._at(self._arrival_us(0), self._arrive, 0)
             self._at(START_US, self._sample, None)
         heap = self._heap
-        while heap and (self._open or not self._arrived_all):
+        while heap and (self._open or self._to_come):
             now_us, _number, act, subject = heapq.heappop(heap)
             self._now_us = now_us
             act(subject)
         self._finish()
         return self.result
-
-    @property
-    def _arrived_all(self) -> bool:
-        return len(self.result.tallies) == len(self._rows)
 
     def _at(self, at_us: int, act: Callable[[Any], None], subject: Any) -> None:
         self._number += 1
@@ -203,13 +208,37 @@ class CellRun:
 
     def _arrive(self, index: int) -> None:
         number, row = self._rows[index]
+        self._submit((number, row, array("I")))
+        if index + 1 < len(self._rows):
+            self._at(max(self._now_us, self._arrival_us(index + 1)), self._arrive, index + 1)
+
+    def _submit(self, arrived: tuple[int, Row, array[int]]) -> None:
+        number, row, said_before = arrived
+        self._to_come -= 1
         tally = Tally(number, row, self._now_us)
         self.result.tallies.append(tally)
         self._open[f"r{number}"] = tally
         self._service.arrived(row.tenant)
-        self._feed(submitted(number, row, GATEWAY, self._now_us, self._hardware.block_tokens))
-        if index + 1 < len(self._rows):
-            self._at(max(self._now_us, self._arrival_us(index + 1)), self._arrive, index + 1)
+        event = submitted(number, row, said_before, GATEWAY, self._now_us, self._hardware.block_tokens)
+        tally.prompt_tokens = len(event.prompt)
+        if number in self._followers:
+            self._said[number] = event.prompt
+        self._feed(event)
+
+    def _follow(self, ended: Tally) -> None:
+        """The next turns of a conversation: a pause after this one, or never when it did not finish."""
+        said = self._said.pop(ended.number) + array("I", bytes(4 * ended.tokens))
+        for number, row in self._followers.pop(ended.number):
+            if ended.outcome == "finished":
+                # e2e counts from the client's call to its last token; the next call goes the same way to the core
+                calls_us = ended.submitted_us + ended.e2e_us + row.at_us
+                self._at(max(self._now_us, calls_us), self._submit, (number, row, said))
+                continue
+            self._to_come -= 1
+            self.result.tallies.append(unsent := Tally(number, row, self._now_us, outcome=UNSENT))
+            if number in self._followers:
+                self._said[number] = said
+                self._follow(unsent)
 
     def _collect(self, _: None) -> None:
         self._collecting = False
@@ -224,6 +253,8 @@ class CellRun:
                     tally.preemptions, tally.queue_us = update.times.preemptions, update.times.queue_us
                 self._service.ended(tally.row.tenant)
                 tally.close(self.result.gaps, GAP_UNIT_US, self._edge_us)
+                if tally.number in self._followers:
+                    self._follow(tally)
 
     # -- what is measured ----------------------------------------------------------------------------------------------
 

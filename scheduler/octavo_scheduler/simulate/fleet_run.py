@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellResult, CellRun
 from octavo_scheduler.simulate.hardware import BadPlan, Hardware
-from octavo_scheduler.simulate.workload import Row
+from octavo_scheduler.simulate.workload import Row, spread_key
 
 MAX_WORKERS = 4000
 CELL_WORKERS = 128
@@ -37,21 +36,24 @@ class Plan:
         return [self.workers // count + (index < self.workers % count) for index in range(count)]
 
 
-def cell_of(number: int, row: Row, cells: int) -> int:
-    """Requests that share a prefix share a cell (its index can only match there); the others take turns."""
-    return crc32(row.hash_ids[0].to_bytes(8, "little")) % cells if row.hash_ids else number % cells
-
-
 def run_fleet(plan: Plan, rows: Sequence[Row]) -> list[CellResult]:
-    """One result per cell. Raises BadPlan when the rows are not in order of time."""
+    """One result per cell. Raises BadPlan when the rows are not in order of time.
+
+    A conversation, and requests with the same beginning, share a cell: only there can its index match.
+    """
     sizes = plan.cells()
     shares: list[list[tuple[int, Row]]] = [[] for _ in sizes]
+    cell_of: list[int] = []
     last_us = 0
     for number, row in enumerate(rows):
-        if row.at_us < last_us:
-            raise BadPlan(f"requests[{number}].at_us", f"{row.at_us} is before its predecessor; sort by time")
-        last_us = row.at_us
-        shares[cell_of(number, row, len(sizes))].append((number, row))
+        if row.after >= 0:
+            cell_of.append(cell_of[row.after])
+        else:
+            if row.at_us < last_us:
+                raise BadPlan(f"requests[{number}].at_us", f"{row.at_us} is before its predecessor; sort by time")
+            last_us = row.at_us
+            cell_of.append(spread_key(row) % len(sizes))
+        shares[cell_of[-1]].append((number, row))
     sample_us = max(10_000, last_us // SAMPLES)
     return [
         CellRun(plan.policy, plan.hardware, workers, share, sample_us).run()

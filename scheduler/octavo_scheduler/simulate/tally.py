@@ -15,6 +15,7 @@ class Tally:
     row: Row
     submitted_us: int = 0
     times: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
     computed: int = 0
     outcome: str = ""
     reason: str = ""

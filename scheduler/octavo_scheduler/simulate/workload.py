@@ -1,20 +1,27 @@
-"""What arrives: one row per request, and how it becomes the Submitted that a gateway would send."""
+"""What arrives: one row per request, and how it becomes the Submitted that a gateway would send.
+
+A prompt is written down as pieces, each an identity and a length: equal pieces are equal tokens. A row may follow
+another (the next turn of a conversation): it then arrives a pause after that one's end, with all that was said before
+its own pieces.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
+from octavo.keys import extend_keys
 from octavo.packing import pack_u32
 
 from octavo_scheduler.events import ChoiceStart, Submitted
 from octavo_scheduler.simulate.hardware import BadPlan
 
 NAMESPACE = bytes(32)
-_OWN = 1 << 63
-"""Marks the keys of a prompt that shares no block with any other."""
+"""All simulated tenants share one: what may be shared is said by the pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +29,19 @@ class Row:
     """One request. `output_tokens` is what the model will say, `max_tokens` what the client allows (0: just that)."""
 
     at_us: int
-    prompt_tokens: int
+    pieces: tuple[tuple[str, int], ...]
+    """(identity, tokens), in order."""
     output_tokens: int
     max_tokens: int = 0
     tenant: str = "default"
     slo_class: str = ""
     priority: int = 0
     deadline_us: int = 0
-    hash_ids: tuple[int, ...] = ()
-    """Identity of the prompt's leading runs of `hash_tokens` tokens; an id stands for its whole beginning."""
-    hash_tokens: int = 0
+    after: int = -1
+    """Number of the row whose end it follows; its `at_us` is then the pause. -1: none."""
+
+
+_WHOLE = {"at_us": 0, "output_tokens": 1, "max_tokens": 0, "deadline_us": 0, "after": -1, "priority": None}
 
 
 def row_from(number: int, content: Any) -> Row:
@@ -43,53 +53,64 @@ def row_from(number: int, content: Any) -> Row:
     for name in content:
         if name not in known:
             raise BadPlan(f"{where}.{name}", f"is no field; the fields are {', '.join(known)}")
-    for name in ("at_us", "prompt_tokens", "output_tokens"):
+    for name in ("at_us", "pieces", "output_tokens"):
         if name not in content:
-            raise BadPlan(f"{where}.{name}", "is missing; give a whole number")
-    for name, value in content.items():
-        if name in ("tenant", "slo_class"):
-            if not isinstance(value, str):
-                raise BadPlan(f"{where}.{name}", f"{value!r} must be a string")
-        elif name == "hash_ids":
-            if not isinstance(value, list) or not all(isinstance(item, int) and item >= 0 for item in value):
-                raise BadPlan(f"{where}.hash_ids", "must be a list of whole numbers of at least 0")
-        elif not isinstance(value, int) or isinstance(value, bool):
+            raise BadPlan(f"{where}.{name}", "is missing")
+    for name, least in _WHOLE.items():
+        value = content.get(name, least)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise BadPlan(f"{where}.{name}", f"{value!r} must be a whole number")
-        elif value < (1 if name in ("prompt_tokens", "output_tokens") else 0) and name != "priority":
-            least = 1 if name in ("prompt_tokens", "output_tokens") else 0
+        if least is not None and value < least:
             raise BadPlan(f"{where}.{name}", f"{value} is too small; give at least {least}")
-    if content.get("hash_ids") and content.get("hash_tokens", 0) < 1:
-        raise BadPlan(f"{where}.hash_tokens", "must say how many tokens each of hash_ids stands for")
-    return Row(**{**content, "hash_ids": tuple(content.get("hash_ids", ()))})
+    if content.get("after", -1) >= number:
+        raise BadPlan(f"{where}.after", f"{content['after']} must be the number of an earlier row")
+    for name in ("tenant", "slo_class"):
+        if not isinstance(content.get(name, ""), str):
+            raise BadPlan(f"{where}.{name}", f"{content[name]!r} must be a string")
+    return Row(**{**content, "pieces": _pieces(where, content["pieces"])})
 
 
-def prompt_keys(number: int, row: Row, block_tokens: int) -> list[bytes]:
-    """One key per full block of the prompt. Blocks inside a hashed run carry its id, the rest the request's own number.
+def _pieces(where: str, given: Any) -> tuple[tuple[str, int], ...]:
+    pieces = given if isinstance(given, list) else []
+    if not pieces or not all(
+        isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and type(item[1]) is int and item[1] > 0
+        for item in pieces
+    ):
+        raise BadPlan(f"{where}.pieces", "must be a list of [identity, tokens], at least one, each of 1 token or more")
+    return tuple((identity, tokens) for identity, tokens in pieces)
 
-    As chained keys do, equal keys stand for equal beginnings: a trace's id names its block together with all before it.
+
+def spread_key(row: Row) -> int:
+    """A number that rows with the same beginning share."""
+    return crc32(row.pieces[0][0].encode())
+
+
+def prompt_of(pieces: Sequence[tuple[str, int]]) -> array[int]:
+    """Token ids of the pieces: two words per identity, in turn, so that two pieces differ from their first block on."""
+    prompt = array("I")
+    for identity, tokens in pieces:
+        words = array("I", blake2b(identity.encode(), digest_size=8).digest())
+        prompt += (words * (tokens // 2 + 1))[:tokens]
+    return prompt
+
+
+def submitted(
+    number: int, row: Row, said_before: array[int], gateway: int, now_us: int, block_tokens: int
+) -> Submitted:
+    """The event as the gateway gives it; `said_before` goes in front of the row's own pieces.
+
+    What the model will say travels where the sampling parameters do, which only workers read.
     """
-    full = row.prompt_tokens // block_tokens
-    shared = min(full, len(row.hash_ids) * row.hash_tokens // block_tokens)
-    keys = [
-        (row.hash_ids[end // row.hash_tokens] << 64 | end).to_bytes(32, "little")
-        for end in range(block_tokens - 1, shared * block_tokens, block_tokens)
-    ]
-    own = ((_OWN | number) << 64).to_bytes(32, "little")[8:]
-    keys += [at.to_bytes(8, "little") + own for at in range(shared, full)]
-    return keys
-
-
-def submitted(number: int, row: Row, gateway: int, now_us: int, block_tokens: int) -> Submitted:
-    """The event as the gateway gives it. What the model will say travels where sampling does: only workers read it."""
+    prompt = said_before + prompt_of(row.pieces)
     return Submitted(
         now_us,
         gateway,
         f"r{number}",
-        array("I", bytes(4 * row.prompt_tokens)),
+        prompt,
         max(row.max_tokens, row.output_tokens),
         [ChoiceStart(number)],
         tenant=row.tenant,
-        prompt_keys=prompt_keys(number, row, block_tokens),
+        prompt_keys=extend_keys(NAMESPACE, prompt, block_tokens),
         sampling=pack_u32([row.output_tokens]),
         remaining_deadline_us=row.deadline_us,
         priority=row.priority,
