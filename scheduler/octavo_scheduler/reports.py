@@ -58,42 +58,51 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
 def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int:
     """Commits tokens slot by slot; returns the context tokens that were attended to, for the cost model."""
     block_tokens = worker.block_tokens
-    slots, tokens = worker.slots, report.tokens
+    slots, tokens, hungry = worker.slots, report.tokens, worker.hungry
+    gateways, woken, now_us = cell.fleet.gateways, cell.effects.dirty_gateways, cell.now_us
     low_water = ahead_tokens(worker, cell.policy)
+    running = Phase.RUNNING
     at = logprob_at = context = 0
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is None:
             raise ProtocolError(f"slot {slot} advanced and holds no sequence")
-        if not sequence.computed_len <= computed <= len(sequence.blocks) * block_tokens:
+        covered = len(sequence.blocks) * block_tokens
+        if not sequence.computed_len <= computed <= covered:
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         choice = sequence.choice
+        request = choice.request
         context += computed
         sequence.computed_len = computed
+        request.work_done = True
         if count:
-            request = choice.request
             sequence.length += count
-            if choice.phase is Phase.RUNNING:
+            if choice.phase is running:
                 choice.output.extend(tokens[at : at + count])
                 if choice.logprobs is not None:
                     choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
                 if request.first_token_us < 0:
-                    request.first_token_us = cell.now_us
+                    request.first_token_us = now_us
                 request.losses = 0
-                cell.touch(request)
+                for delivery in request.deliveries:  # Cell.touch, in line: once per token
+                    gateway = gateways.get(delivery.gateway)
+                    if gateway is not None and not delivery.finished_sent:
+                        gateway.dirty[delivery] = None
+                        woken.add(delivery.gateway)
             if request.logprobs >= 0:
                 logprob_at += count
             at += count
             if sequence.group:
                 for member in sequence.group:
                     member.group = ()
-        choice.request.work_done = True
-        if computed >= (sequence.walked + 1) * block_tokens and choice.phase is Phase.RUNNING:
+        if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
-        if not sequence.stopping and len(sequence.blocks) * block_tokens < min(
-            sequence.length + low_water, sequence.max_positions
+        if (
+            covered < sequence.length + low_water
+            and covered < sequence.max_positions
+            and not sequence.stopping
         ):
-            worker.hungry[sequence] = None
+            hungry[sequence] = None
     if at != len(tokens):
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {at}")
     for slot in report.starved:

@@ -91,7 +91,6 @@ class SimulatedWorker:
         "_order",
         "_report",
         "_since_us",
-        "_slots_at",
         "_step",
         "_step_us",
         "_transfers",
@@ -126,7 +125,6 @@ class SimulatedWorker:
         self._step_us = 0
         self._order: tuple[int, ...] | None = None
         self._report = Reported(0, epoch)
-        self._slots_at: dict[int, int] = {}
         self._flush = False
         self._since_us = 0
         self._last_report_us = self._last_live_us = 0
@@ -214,8 +212,9 @@ class SimulatedWorker:
 
     def _end_step(self, step: Step, now_us: int) -> None:
         self.steps += 1
-        report, at = self._report, self._slots_at
-        if not report.steps:
+        report = self._report
+        fresh = not report.steps
+        if fresh:
             self._since_us = now_us - self._step_us
         report.steps += 1
         report.wall_us += self._step_us
@@ -225,31 +224,31 @@ class SimulatedWorker:
             self._flush = True
         slots, counts, computed, owners = report.slots, report.counts, report.computed_len, self.tokens_of
         by_slot = self._by_slot
-        for chunk in step.chunks:
+        low = False
+        for index, chunk in enumerate(step.chunks):
             slot = chunk.slot
             sequence = by_slot[slot]
             sequence.computed = done = chunk.start + chunk.count
             if sequence.capacity - done <= LOW_WATER:
-                self._flush = True
-            said = 1 if chunk.samples else 0
-            index = at.get(slot)
-            if index is None:
-                at[slot] = len(slots)
+                low = True
+            said = chunk.samples
+            if fresh:
                 slots.append(slot)
-                counts.append(said)
+                counts.append(1 if said else 0)
                 computed.append(done)
                 owners.append(sequence.request_id)
-            else:
-                counts[index] += said
+            else:  # a merged step decodes the slots of the one before, in their order
+                counts[index] += 1
                 computed[index] = done
             if said:
-                if sequence.siblings:
-                    self._split(sequence, now_us)
-                sequence.length += 1
+                sequence.length = length = sequence.length + 1
                 if not sequence.spoke:
                     self._first(sequence, now_us)
-                if sequence.length >= sequence.end_len:
+                    if sequence.siblings:
+                        self._split(sequence, now_us)
+                if length >= sequence.end_len:
                     self._finish(sequence)
+        self._flush = self._flush or low
 
     def _first(self, sequence: SimSequence, now_us: int) -> None:
         sequence.spoke = True
@@ -270,7 +269,6 @@ class SimulatedWorker:
             sibling.computed, sibling.unsplit, sibling.started_us = leader.computed, False, leader.started_us
             sibling.settle_pause()
             sibling.length += 1
-            self._slots_at[sibling.slot] = len(report.slots)
             report.slots.append(sibling.slot)
             report.counts.append(1)
             report.computed_len.append(sibling.computed)
@@ -311,7 +309,6 @@ class SimulatedWorker:
         self._last_report_us = now_us
         self._report = Reported(0, self.epoch)
         self.tokens_of = []
-        self._slots_at.clear()
         self._flush = False
         return report, owners
 
