@@ -97,11 +97,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
                     member.group = ()
         if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
-        if (
-            covered < sequence.length + low_water
-            and covered < sequence.max_positions
-            and not sequence.stopping
-        ):
+        if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
             hungry[sequence] = None
     if at != len(tokens):
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {at}")

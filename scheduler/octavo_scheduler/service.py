@@ -155,7 +155,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 connection.welcome_due = False
                 await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
             # what comes while a write is under way is in the cursors, and leaves with the next message
-            while not connection.closed.is_set() and (updates := self._driver.core.collect(connection.number)):
+            while not connection.closed.is_set() and (updates := self._driver.collect(connection.number)):
                 batch = [event for update in updates for event in wire.write_update(update)]
                 await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)))
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from octavo.packing import unpack_u32
-from octavo.step import Step, StepBudget, compose
+from octavo.step import SeqView, Step, StepBudget, compose
 
 from octavo_scheduler.events import Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
 from octavo_scheduler.orders import Admit, Grant, Load, Offload, Order, SiblingAdmit, StepPolicy, Stop, Update
@@ -27,24 +27,18 @@ LIVE_LIST_US = 1_000_000
 """The real worker's constants: its reporter, its engine and its step loop."""
 
 
-class SimSequence:
-    """A residency. The first six fields are what `compose` reads of a SeqView; lengths in tokens."""
+class SimSequence(SeqView):
+    """A residency: what `compose` reads, and what becomes of it. Lengths in tokens."""
 
     __slots__ = (
         "admitted_us",
-        "capacity",
-        "computed",
         "end_len",
         "ends_by",
         "held",
-        "length",
-        "paused",
         "prompt_len",
-        "rank",
         "request_id",
         "seq",
         "siblings",
-        "slot",
         "spoke",
         "started_us",
         "unsplit",
@@ -53,14 +47,10 @@ class SimSequence:
     )
 
     def __init__(self, order: Admit, seq: int, slot: int, blocks: int, block_tokens: int, now_us: int) -> None:
+        super().__init__(slot, order.rank, len(order.tokens) // 4, order.cached_len, blocks * block_tokens)
         self.seq = seq
-        self.slot = slot
-        self.rank = order.rank
         self.request_id = order.request_id
         self.prompt_len = order.prompt_len
-        self.length = len(order.tokens) // 4
-        self.computed = order.cached_len
-        self.capacity = blocks * block_tokens
         said = order.prompt_len + unpack_u32(order.sampling)[0]
         self.end_len = min(said, order.max_len)
         self.ends_by = "length" if said >= order.max_len else "stop"
@@ -68,7 +58,6 @@ class SimSequence:
         self.wait_base = order.wait_base
         self.unsplit = False  # its leader still prefills for it
         self.held = False  # an Update paused it
-        self.paused = False
         self.siblings: list[SimSequence] = []
         self.spoke = False
         self.admitted_us = now_us

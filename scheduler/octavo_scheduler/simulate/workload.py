@@ -57,8 +57,8 @@ def row_from(number: int, content: Any) -> Row:
         if name not in content:
             raise BadPlan(f"{where}.{name}", "is missing")
     for name, least in _WHOLE.items():
-        value = content.get(name, least)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        value = content.get(name, least or 0)
+        if not isinstance(value, int) or isinstance(value, bool):
             raise BadPlan(f"{where}.{name}", f"{value!r} must be a whole number")
         if least is not None and value < least:
             raise BadPlan(f"{where}.{name}", f"{value} is too small; give at least {least}")
