@@ -29,7 +29,7 @@ async def setup(host: Host) -> None:
     def stuck(why: str) -> None:
         host.set_state("not_serving", why)
 
-    event_log = _open_log(host.manifest.scheduler.event_log)
+    event_log = open_log(host.manifest.scheduler.event_log)
     driver = Driver(
         policy_from(host.manifest), Observer(host.tracer, host.log), host.log, on_stuck=stuck, event_log=event_log
     )
@@ -60,7 +60,7 @@ async def setup(host: Host) -> None:
     gc.freeze()
 
 
-def _open_log(path: str) -> TextIO | None:
+def open_log(path: str) -> TextIO | None:
     """The file of `scheduler.event_log`; None when it is off. Raises ManifestError."""
     if not path:
         return None
