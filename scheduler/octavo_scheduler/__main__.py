@@ -67,7 +67,9 @@ def open_log(path: str) -> TextIO | None:
     try:
         return open(path, "w", encoding="utf-8", buffering=LOG_BUFFER_BYTES)
     except OSError as error:
-        message = f"scheduler.event_log: {path} cannot be written: {error.strerror}; name a file in a folder that exists"
+        message = (
+            f"scheduler.event_log: {path} cannot be written: {error.strerror}; name a file in a folder that exists"
+        )
         raise ManifestError(message, field="scheduler.event_log") from error
 
 

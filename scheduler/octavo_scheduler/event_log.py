@@ -135,7 +135,9 @@ def read_log(lines: Iterable[str]) -> Iterator[Any]:
             raise BadLog(f"line {number}: is not JSON: {error}") from error
         if number == 1:
             if not isinstance(content, dict) or content.get(FORMAT) != VERSION:
-                raise BadLog(f'line 1: must be {{"{FORMAT}": {VERSION}, ...}}; give a file that scheduler.event_log wrote')
+                raise BadLog(
+                    f'line 1: must be {{"{FORMAT}": {VERSION}, ...}}; give a file that scheduler.event_log wrote'
+                )
         elif not isinstance(content, list) or not content:
             raise BadLog(f"line {number}: must be a list that begins with event, collect or drain")
         yield content

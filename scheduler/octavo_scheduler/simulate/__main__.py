@@ -1,8 +1,11 @@
-"""`python -m octavo_scheduler.simulate [settings]`: a plan and its requests as JSON lines in, figures as JSON out.
+"""`python -m octavo_scheduler.simulate [settings]`: a task and its input as JSON lines in, the answer as JSON out.
 
-First line: {"hardware": name or object, "workers": N, "cell_workers"?, "cost_per_hour"?}; each further line is one row
-(workload.Row). The settings are those of the scheduler (`--max-num-seqs 64`, `--manifest FILE`). One line naming the
-field and the fix goes to standard error, with exit code 2, when the input cannot be used.
+First line: the task.
+- {"hardware": name or object, "workers": N, "cell_workers"?, "cost_per_hour"?}: simulate; each further line is one row
+  (workload.Row). The settings are those of the scheduler (`--max-num-seqs 64`, `--manifest FILE`).
+- {"replay": true}: each further line is one of an event log; answers with the number of events and the first difference.
+- {"calibrate": name}: the same input; answers with the worker's cost model.
+One line naming the field and the fix goes to standard error, with exit code 2, when the input cannot be used.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from octavo.figures import Figures, to_json
 from octavo.manifest import ManifestError
 from octavo.rpc.settings import load_settings
 
+from octavo_scheduler.event_log import BadLog, replay
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.settings import policy_from
+from octavo_scheduler.simulate.calibrate import hardware_of_log
 from octavo_scheduler.simulate.fleet_run import CELL_WORKERS, Plan, run_fleet
 from octavo_scheduler.simulate.hardware import BadPlan, hardware_from, hardware_to
 from octavo_scheduler.simulate.summary import summarise
@@ -31,21 +36,17 @@ YOUNG_OBJECTS = 200_000
 """The core leaves no cycle behind for each request, so the collector need not look after every 700 new objects."""
 
 
-def read_plan(lines: Iterable[str], policy: Policy) -> tuple[Plan, float, list[Row]]:
+def read_line(where: str, line: str) -> Any:
+    """One JSON value. Raises BadPlan."""
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise BadPlan(where, f"is not JSON: {error}") from error
+
+
+def read_plan(head: dict[str, Any], lines: Iterable[str], policy: Policy) -> tuple[Plan, float, list[Row]]:
     """The plan, the cost per worker hour and the rows. Raises BadPlan."""
-    head: Any = None
-    rows: list[Row] = []
-    for number, line in enumerate(lines):
-        try:
-            content = json.loads(line)
-        except ValueError as error:
-            raise BadPlan(f"line {number + 1}", f"is not JSON: {error}") from error
-        if number:
-            rows.append(row_from(number - 1, content))
-        else:
-            head = content
-    if not isinstance(head, dict):
-        raise BadPlan("plan", "the first line must be an object with hardware and workers")
+    rows = [row_from(number, read_line(f"requests[{number}]", line)) for number, line in enumerate(lines)]
     for name in head:
         if name not in _PLAN:
             raise BadPlan(name, f"is no field of the plan; the fields are {', '.join(_PLAN)}")
@@ -63,9 +64,17 @@ def read_plan(lines: Iterable[str], policy: Policy) -> tuple[Plan, float, list[R
 
 
 def run(lines: Iterable[str], argv: Sequence[str]) -> dict[str, Any]:
-    """The answer to a plan. Raises BadPlan and ManifestError."""
+    """The answer to a task. Raises BadPlan, BadLog and ManifestError."""
+    lines = iter(lines)
+    head = read_line("task", next(lines, "null"))
+    if not isinstance(head, dict):
+        raise BadPlan("task", "the first line must be an object: a plan with hardware and workers, replay or calibrate")
+    if "replay" in head:
+        return asdict(replay(lines))
+    if "calibrate" in head:
+        return hardware_to(hardware_of_log(lines, str(head["calibrate"])))
     policy = policy_from(load_settings(argv, {}).manifest)  # a function of its input: the environment is the caller's
-    plan, cost, rows = read_plan(lines, policy)
+    plan, cost, rows = read_plan(head, lines, policy)
     summary = summarise(plan, run_fleet(plan, rows), cost)
     return {
         "hardware": hardware_to(plan.hardware),
@@ -81,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     gc.set_threshold(YOUNG_OBJECTS, 50, 100)
     try:
         answer = run(sys.stdin, argv)
-    except (BadPlan, ManifestError) as error:
+    except (BadPlan, BadLog, ManifestError) as error:
         print(error, file=sys.stderr)
         return USAGE
     json.dump(answer, sys.stdout, allow_nan=False)
