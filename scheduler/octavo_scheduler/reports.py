@@ -26,6 +26,11 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
+    # a load ended before the step that it let begin, which may be in this same report
+    for done in report.transfers_done:
+        transfer = worker.transfers.pop(done.xfer_id, None)
+        if transfer is not None:
+            _end_transfer(cell, worker, transfer, done, labels)
     context_tokens = _advance(cell, worker, report, labels)
     for finish in report.finishes:
         finished = worker.sequences.get(finish.seq)
@@ -38,10 +43,6 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         if sequence is not None and not sequence.choice.request.prefill_us:
             sequence.choice.request.worker_wait_us = first.wait_us
             sequence.choice.request.prefill_us = first.prefill_us
-    for done in report.transfers_done:
-        transfer = worker.transfers.pop(done.xfer_id, None)
-        if transfer is not None:
-            _end_transfer(cell, worker, transfer, done, labels)
     for released in report.released:
         gone = worker.sequences.get(released.seq)
         if gone is not None:

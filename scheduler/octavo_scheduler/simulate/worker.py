@@ -132,7 +132,7 @@ class SimulatedWorker:
             hardware.max_num_seqs,
             hardware.max_model_len,
             block_bytes=hardware.block_bytes,
-            store_id=self.store.store_id if self.store else "",
+            store_id=self.store.store_id if self.store is not None else "",
             root_key=bytes(32),
             model=hardware.name,
             calibration=hardware.calibration,
