@@ -20,7 +20,7 @@ from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.commands.bench import show_figures, tell
 from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
 from octavo_cli.exits import FAILED
-from octavo_cli.simulate.picture import draw, panels
+from octavo_cli.simulate.picture import check, draw, panels
 from octavo_cli.simulate.rows import rows_of
 from octavo_cli.simulate.simulator import ask, hardware_named, policy_flags
 
@@ -81,8 +81,8 @@ def simulate(
     for _suffix, loop in loops:
         check_loop(loop)
     load = read_trace(Path(trace), trace_format, requests, max_tokens) if trace else make_workload(workload, shape)
-    if plot_path and not plot_path.endswith((".svg", ".png")):
-        raise BadPlan(f"--plot: {plot_path} must end in .svg or .png", field="plot")
+    if plot_path:
+        check(Path(plot_path))
     task = {
         "hardware": hardware_named(hardware),
         "workers": workers,

@@ -60,14 +60,20 @@ def panels(
     ]
 
 
+def check(path: Path) -> None:
+    """Refuses a picture that could not be drawn, before anything is computed for it. Raises BadPlan."""
+    if path.suffix not in (".svg", ".png"):
+        raise BadPlan(f"--plot: {path} must end in .svg or .png", field="plot")
+    if path.suffix == ".png":
+        _pyplot()
+
+
 def draw(path: Path, drawn: Sequence[Panel]) -> None:
-    """Writes the picture; the name's ending chooses the format. Raises BadPlan naming the fix."""
-    if path.suffix == ".svg":
-        path.write_text(svg(drawn), encoding="utf-8")
-    elif path.suffix == ".png":
+    """Writes the picture; the name's ending chooses the format."""
+    if path.suffix == ".png":
         _png(path, drawn)
     else:
-        raise BadPlan(f"--plot: {path.name} must end in .svg or .png", field="plot")
+        path.write_text(svg(drawn), encoding="utf-8")
 
 
 def svg(drawn: Sequence[Panel]) -> str:
@@ -90,13 +96,16 @@ def svg(drawn: Sequence[Panel]) -> str:
     )
 
 
-def _png(path: Path, drawn: Sequence[Panel]) -> None:
+def _pyplot() -> Any:
     try:
-        pyplot: Any = importlib.import_module("matplotlib.pyplot")
+        return importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
-        raise BadPlan(
-            "--plot: .png needs matplotlib; `pip install matplotlib`, or name an .svg file", field="plot"
-        ) from error
+        message = "--plot: .png needs matplotlib; `pip install matplotlib`, or name an .svg file"
+        raise BadPlan(message, field="plot") from error
+
+
+def _png(path: Path, drawn: Sequence[Panel]) -> None:
+    pyplot = _pyplot()
     pyplot.switch_backend("Agg")
     figure, axes = pyplot.subplots(len(drawn), 1, figsize=(8, 3.5 * len(drawn)), squeeze=False)
     for item, (axis,) in zip(drawn, axes, strict=True):
