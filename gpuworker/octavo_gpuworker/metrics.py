@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from octavo_gpuworker.graphs import GraphStats
 from octavo_gpuworker.orders import Report
 
 
@@ -17,8 +16,8 @@ class WorkerMetrics:
         self,
         registry: CollectorRegistry,
         blocks: int,
-        kernel_calls: Callable[[], dict[tuple[str, str, str], int]],
-        graphs: GraphStats | None = None,
+        kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]],
+        gauges: Mapping[str, tuple[str, Callable[[], float]]],
     ) -> None:
         self._steps = Counter("octavo_worker_steps", "Forward passes.", registry=registry)
         self._prefill = Counter("octavo_worker_prefill_tokens", "Prompt tokens computed.", registry=registry)
@@ -40,8 +39,8 @@ class WorkerMetrics:
             ["op", "impl", "reason"],
             registry=registry,
         )
-        if graphs is not None:
-            _graph_gauges(registry, graphs)
+        for name, (help_text, value) in gauges.items():  # read when they are scraped
+            Gauge(f"octavo_worker_{name}", help_text, registry=registry).set_function(value)
         self._kernel_calls = kernel_calls
         self._seen: dict[tuple[str, str, str], int] = {}
 
@@ -59,16 +58,3 @@ class WorkerMetrics:
             for key, calls in self._kernel_calls().items():
                 self._kernels.labels(*key).inc(calls - self._seen.get(key, 0))
                 self._seen[key] = calls
-
-
-def _graph_gauges(registry: CollectorRegistry, stats: GraphStats) -> None:
-    """Figures of captured steps, read when they are scraped."""
-    figures: dict[str, tuple[str, Callable[[], float]]] = {
-        "replays": ("Steps run by replaying a captured graph.", stats.replays.total),
-        "eager_steps": ("Steps that no captured graph held.", stats.eager.total),
-        "captures": ("Graphs captured.", lambda: stats.captures),
-        "padded_tokens": ("Rows of padding in replayed steps.", lambda: stats.padded_tokens),
-        "hit_ratio": ("Replayed steps over all steps.", lambda: stats.hit_rate),
-    }
-    for name, (help_text, value) in figures.items():
-        Gauge(f"octavo_worker_graph_{name}", help_text, registry=registry).set_function(value)

@@ -14,6 +14,7 @@ from octavo.figures import Figures, to_json, write_figures
 from rich.console import Console
 
 from octavo_cli.bench.report import print_figures
+from octavo_cli.commands.bench_engine import PASSED_ON, engine
 from octavo_cli.exits import NoCluster
 from octavo_cli.locate import gateway_url
 from octavo_cli.up import start_detached, stop_cluster
@@ -77,4 +78,5 @@ def register(app: typer.Typer) -> None:
 
     for module in (bench_serve, bench_compare, bench_matrix):
         module.register(bench_app)
+    bench_app.command("engine", context_settings=PASSED_ON)(engine)
     app.add_typer(bench_app, name="bench")
