@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from octavo.step import Chunk, SeqView
 
-from octavo_gpuworker.sequence import Sequence
+from octavo_gpuworker.sequence import PENDING, Sequence
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class StepBatch:
     """[R]: which of the L logits each sampled row continues; L = R but for the siblings of a prompt, which share one."""
     rows: list[Sequence]
     """[R]: whose parameters, seed and history the draw takes; not changed before the step's result was taken."""
+    pending: NDArray[np.int64] | None = None
+    """[T]: the row of the step before, launched and not read yet, whose token this is; -1 where token_ids has it. None: nowhere."""
 
 
 class BlockTables:
@@ -67,8 +69,16 @@ def views(sequences: Iterable[Sequence], block_tokens: int) -> list[SeqView]:
     ]
 
 
-def build_batch(chunks: list[Chunk], by_slot: dict[int, Sequence], tables: BlockTables) -> StepBatch:
-    """The arrays of one mixed step; a leader at the end of its prefill brings its siblings' rows."""
+def build_batch(
+    chunks: list[Chunk],
+    by_slot: dict[int, Sequence],
+    tables: BlockTables,
+    row_before: Mapping[int, int] | None = None,
+) -> StepBatch:
+    """The arrays of one mixed step; a leader at the end of its prefill brings its siblings' rows.
+
+    `row_before`: slot -> its sampled row in the step that was launched before and not read; those slots' last token is PENDING.
+    """
     size = tables.block_tokens
     counts = np.fromiter((chunk.count for chunk in chunks), dtype=np.int64, count=len(chunks))
     starts = np.fromiter((chunk.start for chunk in chunks), dtype=np.int64, count=len(chunks))
@@ -89,6 +99,11 @@ def build_batch(chunks: list[Chunk], by_slot: dict[int, Sequence], tables: Block
     of_token = np.repeat(np.arange(len(chunks)), counts)
     sampled = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
     rows, source = _rows(chunks, by_slot)
+    pending = None
+    if row_before:
+        before = [row_before.get(chunk.slot, -1) for chunk in chunks]
+        pending = np.where(token_ids == PENDING, np.repeat(np.array(before, dtype=np.int64), counts), -1)
+        token_ids[pending >= 0] = 0  # a token that exists; the backend puts the drawn one in its place
     return StepBatch(
         token_ids=token_ids,
         positions=positions,
@@ -99,6 +114,7 @@ def build_batch(chunks: list[Chunk], by_slot: dict[int, Sequence], tables: Block
         sample_rows=query_start[1:][sampled] - 1,
         row_source=np.array(source, dtype=np.int64),
         rows=rows,
+        pending=pending,
     )
 
 
