@@ -146,14 +146,7 @@ def _history_arrays(rows: Rows[Sequence]) -> list[np.ndarray]:
 def _bias_arrays(rows: Rows[Sequence]) -> list[np.ndarray]:
     """Bias' arrays in their order, empty where there is none: logit biases, and -inf for the ends of rows that are below their
     least length."""
-    entries: list[dict[int, float]] = []
-    for seq in rows:
-        row: dict[int, float] = {}
-        for token, value in seq.sampling.bias:
-            row[token] = row.get(token, 0.0) + value
-        if seq.output_len < seq.sampling.min_tokens:
-            row |= dict.fromkeys(seq.sampling.stop_ids, float("-inf"))
-        entries.append(row)
+    entries = [seq.biases() for seq in rows]
     sizes = [len(row) for row in entries]
     if not any(sizes):
         return []

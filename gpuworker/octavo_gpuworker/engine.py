@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from octavo.step import Chunk, Step, StepBudget, compose
 
 from octavo_gpuworker.backends.backend import Backend
-from octavo_gpuworker.batch import BlockTables, build_batch, views
+from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.labels import Labels
 from octavo_gpuworker.orders import (
     AdmitOrder,
@@ -42,6 +42,7 @@ from octavo_gpuworker.orders import (
 from octavo_gpuworker.refusal import admit_fault, blocks_fault
 from octavo_gpuworker.reporter import Reporter
 from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
+from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
 LOW_WATER = 2
@@ -87,7 +88,7 @@ class Engine:
         self.mixed_steps = 0
         self._start_transfer = start_transfer
         self._on_end = on_end
-        self._tables = BlockTables(self.pool.block_tokens, 64)
+        self._slots = SlotTable(self.pool.block_tokens)
         self._by_seq: dict[int, Sequence] = {}
         self._by_slot: dict[int, Sequence] = {}
         self._transfers: set[int] = set()
@@ -205,7 +206,7 @@ class Engine:
             self.labels.forget(sibling.blocks[sibling.shared_blocks(leader) :])
         for seq in (leader, *leader.siblings):
             self._by_seq[seq.seq] = self._by_slot[seq.slot] = seq
-            self._tables.set(seq.slot, seq.blocks)
+            self._slots.admit(seq)
         if leader.wait_xfer and leader.wait_xfer not in self._transfers:
             self._start_after_load(leader, self._ended.get(leader.wait_xfer, 0))
 
@@ -222,7 +223,7 @@ class Engine:
             self._fail(seq, fault)
             return
         self.labels.forget(order.blocks)
-        self._tables.set(seq.slot, order.blocks, start=len(seq.blocks))
+        self._slots.grant(seq.slot, order.blocks, start=len(seq.blocks))
         seq.blocks.extend(order.blocks)
 
     def _stop(self, order: StopOrder) -> None:
@@ -270,14 +271,14 @@ class Engine:
     def _start_after_load(self, seq: Sequence, ok_blocks: int) -> None:
         loaded = seq.wait_base + ok_blocks * self.pool.block_tokens
         seq.computed = min(max(seq.computed, loaded), len(seq.tokens) - 1)
-        seq.wait_xfer = 0
+        seq.wait_xfer, seq.loaded_ns = 0, time.time_ns()
 
     # --- the step --------------------------------------------------------------------------------------------------
 
     def _run(self, step: Step, began_ns: int) -> None:
         wall = time.time_ns()
         self._reporter.begin_step(step)
-        batch = build_batch(step.chunks, self._by_slot, self._tables)
+        batch = build_batch(step.chunks, self._by_slot, self._slots)
         try:
             result = self.backend.result(self.backend.launch(batch))
         except (MemoryError, RuntimeError) as error:
@@ -289,7 +290,7 @@ class Engine:
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
         for seq, token, logprobs in zip(batch.rows, result.sampled.tokens, result.sampled.logprobs, strict=True):
-            self._commit(seq, token, logprobs)
+            self._commit(seq, token, logprobs, result.sample_ns)
         wall_ns = time.monotonic_ns() - began_ns
         self._reporter.end_step(step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
 
@@ -322,26 +323,29 @@ class Engine:
                 self.pool.copy_block(ours, theirs)
         sibling.computed, sibling.leader, sibling.started_ns = leader.computed, 0, leader.started_ns
 
-    def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
+    def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None, sample_ns: int) -> None:
         """Books one sampled token; ends the sequence when the token says so. A negative one: the row was not finite."""
         self._reporter.advance(seq.slot, seq.computed, token, logprobs)
         if token < 0:
             self._fail(seq, "the model gave logits that are not finite for this sequence")
             return
+        self._slots.append(seq.slot, len(seq.tokens), token)
         seq.tokens.append(token)
         seq.steps += 1
         if not seq.first_token_ns:
-            self._first_token(seq)
+            self._first_token(seq, sample_ns)
         if reason := seq.finish_reason(token):
             self._reporter.finish(SeqFinish(seq.slot, seq.seq, reason, token if reason == "stop" else 0))
             self._leave(seq, reason)
 
-    def _first_token(self, seq: Sequence) -> None:
+    def _first_token(self, seq: Sequence, sample_ns: int) -> None:
         seq.first_token_ns = time.time_ns()
         # wall clock, since spans need it; it may be set back, and a duration must not be negative
         wait_us = max(0, seq.started_ns - seq.admitted_ns) // 1000
         prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
-        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks)))
+        load_us = min(wait_us, max(0, seq.loaded_ns - seq.admitted_ns) // 1000)
+        sample_us = min(prefill_us, sample_ns // 1000)
+        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us))
 
     def _shed(self, step: Step, error: BaseException) -> None:
         """Out of memory: the sequence that ranks last fails alone; the step is tried again without it."""

@@ -11,11 +11,12 @@ Rules beside the Engine's (each a test):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.step import Step, StepBudget, compose
+import numpy as np
+from octavo.step import Chunk, Step, StepBudget, compose
 
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import StepBatch, build_batch, views
@@ -107,8 +108,9 @@ class PipelinedEngine(Engine):
 
     def _launch(self, step: Step, began_ns: int, before: _Flight | None) -> _Flight | None:
         wall_ns = time.time_ns()
-        rows = before.row_of_slot if before is not None else None
-        batch = build_batch(step.chunks, self._by_slot, self._tables, rows)
+        batch = build_batch(step.chunks, self._by_slot, self._slots)
+        if before is not None:
+            _mark_pending(batch, step.chunks, before.row_of_slot)
         try:
             handle = self.backend.launch(batch, before.handle if before is not None else None)
         except (MemoryError, RuntimeError) as error:
@@ -133,8 +135,12 @@ class PipelinedEngine(Engine):
                     self._split(seq, sibling)
                 seq.siblings = []
         for row, seq in enumerate(flight.batch.rows):
-            seq.tokens.append(PENDING)
+            self._append_pending(seq)
             flight.row_of_slot[seq.slot] = row
+
+    def _append_pending(self, seq: Sequence) -> None:
+        self._slots.append(seq.slot, len(seq.tokens), PENDING)
+        seq.tokens.append(PENDING)
 
     # --- landing ---------------------------------------------------------------------------------------------------
 
@@ -159,25 +165,25 @@ class PipelinedEngine(Engine):
         for seq, token, logprobs in zip(flight.batch.rows, sampled.tokens, sampled.logprobs, strict=True):
             end = ends.get(seq.slot, end)  # siblings' rows follow their leader's
             if seq.seq not in flight.dropped:
-                self._settle(seq, end, token, logprobs)
+                self._settle(seq, end, token, logprobs, result.sample_ns)
         for seq in flight.slots.values():
             if seq.seq in self._leaving and not self._held(seq):
                 self._let_go(seq)
         wall_ns = time.monotonic_ns() - flight.began_ns
         self._reporter.end_step(flight.step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
 
-    def _settle(self, seq: Sequence, end: int, token: int, logprobs: Any) -> None:
+    def _settle(self, seq: Sequence, end: int, token: int, logprobs: Any, sample_ns: int) -> None:
         """The drawn token takes the place of PENDING; a later step's PENDING and position are put back if the sequence goes on."""
         later = self._next is not None and seq.slot in self._next.row_of_slot
         ahead = seq.computed
         del seq.tokens[-2 if later else -1 :]
         seq.computed = end
-        self._commit(seq, token, logprobs)
+        self._commit(seq, token, logprobs, sample_ns)
         if seq.seq not in self._by_seq or seq.seq in self._leaving:
             return
         seq.computed = ahead
         if later:
-            seq.tokens.append(PENDING)
+            self._append_pending(seq)
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 
@@ -203,3 +209,12 @@ class PipelinedEngine(Engine):
             seq.tokens.pop()
         seq.computed = min(seq.computed, len(seq.tokens))
         super()._leave(seq, self._leaving.pop(seq.seq))
+
+
+def _mark_pending(batch: StepBatch, chunks: list[Chunk], row_of_slot: Mapping[int, int]) -> None:
+    """Names the rows of the step before whose tokens the batch lacks, and puts token 0 in their places."""
+    lacking = batch.token_ids == PENDING
+    if lacking.any():
+        rows = np.array([row_of_slot.get(chunk.slot, -1) for chunk in chunks], np.int64)
+        batch.pending = np.where(lacking, np.repeat(rows, np.diff(batch.query_start)), -1)
+        batch.token_ids = np.where(lacking, np.int32(0), batch.token_ids)

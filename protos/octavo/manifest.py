@@ -70,8 +70,10 @@ class Engine:
     """Longest prompt + output, tokens; 0: what the model was trained for."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs."""
-    kernels: Literal["auto", "torch", "triton", "strict"] = "auto"
-    """Which rows of the operation table may be chosen."""
+    kernels: Literal["auto", "native", "torch", "triton", "strict"] = "auto"
+    """auto: the native kernels on a CPU that they fit, else what the operation table chooses; another name insists."""
+    native_isa: Literal["auto", "amx", "avx512", "avx2"] = "auto"
+    """Best instruction set that the native kernels may use; auto: what the CPU has."""
     cuda_graphs: bool = True
     """Capture decode steps and replay them, on a CUDA device with Triton attention."""
     threads: int = 0

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from octavo_gpuworker.backends.blocks import BlockPool
+from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.profile import Profiler
 from octavo_gpuworker.sampled import Sampled
@@ -55,6 +59,13 @@ class Backend(Protocol):
 
     def result(self, launched: Any) -> StepResult:
         """Waits for a launched step. Steps end in the order of their launches. Raises as `launch`."""
+
+    def logits(self, batch: StepBatch) -> NDArray[np.float32]:
+        """[L, vocab] raw logits of the batch's sample_rows, after the same step; nothing is drawn. For benchmarks and tests."""
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds its speed; for benchmarks."""
 
     @property
     def profiler(self) -> Profiler | None:

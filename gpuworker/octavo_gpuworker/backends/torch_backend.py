@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
@@ -10,12 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from blake3 import blake3
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_gpuworker.backends.backend import StepResult
+from octavo_gpuworker.backends.limits import Limits
+from octavo_gpuworker.backends.torch_limits import torch_limits
 from octavo_gpuworker.backends.torch_profiler import TorchProfiler
+from octavo_gpuworker.backends.weight_size import weight_gauges
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import Drawn, draw_on_device, read_drawn, sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
@@ -62,6 +66,7 @@ class TorchBackend:
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
         profiler: TorchProfiler | None = None,
+        sizes: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
         draw: Callable[[Tensor, Rows[Sequence]], Drawn] | None = None,
     ) -> None:
         """`draw`: enqueues a draw and leaves its tokens on the device, so that steps can be pipelined; None: they are not."""
@@ -73,6 +78,7 @@ class TorchBackend:
         self._draw = draw
         self._kernel_calls = kernel_calls
         self.profiler = profiler
+        self._sizes = dict(sizes or {})
 
     @property
     def vocab_size(self) -> int:
@@ -97,8 +103,6 @@ class TorchBackend:
             if self.graphs is None:
                 inputs.place_drawn()
         logits = forward.forward(inputs, self.pool)
-        if len(batch.rows) != logits.shape[0]:
-            logits = logits[pack([batch.row_source], logits.device)[0]]
         drawn = self._draw(logits, batch.rows) if self._draw is not None and batch.rows else None
         return _Launched(batch, logits, drawn, time.monotonic_ns() - began_ns)
 
@@ -112,6 +116,15 @@ class TorchBackend:
         if self.profiler is not None:
             self.profiler.end_step()
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
+
+    def logits(self, batch: StepBatch) -> NDArray[np.float32]:
+        logits = self.decoder.forward(step_inputs(batch, self.decoder.device), self.pool)
+        array: NDArray[np.float32] = logits.float().cpu().numpy()
+        return array
+
+    @property
+    def limits(self) -> Limits:
+        return torch_limits(self.decoder, self.pool)
 
     def out_of_memory(self, error: BaseException) -> bool:
         """On a GPU a type of its own; in torch's CPU allocator a RuntimeError with these words."""
@@ -135,9 +148,9 @@ class TorchBackend:
 
     def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
         if self.graphs is None:
-            return {}
+            return self._sizes
         stats = self.graphs.stats
-        return {
+        return self._sizes | {
             "graph_replays": ("Steps run by replaying a captured graph.", stats.replays.total),
             "graph_eager_steps": ("Steps that no captured graph held.", stats.eager.total),
             "graph_captures": ("Graphs captured.", lambda: stats.captures),
@@ -158,24 +171,29 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
         profiler=TorchProfiler(kernels, decoder.device),
+        sizes=weight_gauges(decoder),
         draw=partial(draw_on_device, kernels.sample) if decoder.device.type == "cuda" else None,
     )
 
 
 def step_inputs(batch: StepBatch, device: torch.device) -> StepInputs:
     """The batch's arrays as tensors on `device`, by one copy."""
-    names: tuple[str, ...] = (
-        "token_ids",
-        "positions",
-        "slot_mapping",
-        "sample_rows",
-        "query_start",
-        "context_len",
-        "block_tables",
-    )
+    size = batch.slots.block_tokens
+    counts = np.diff(batch.query_start)
+    of_token = np.repeat(np.arange(len(counts)), counts)
+    first = batch.context_len - counts - batch.query_start[:-1]
+    positions = np.arange(len(batch.token_ids), dtype=np.int64) + first[of_token]
+    blocks = batch.block_tables[of_token, positions // size].astype(np.int64)
+    arrays = {
+        "token_ids": batch.token_ids.astype(np.int64),
+        "positions": positions,
+        "slot_mapping": blocks * size + positions % size,
+        "sample_rows": batch.sample_rows.astype(np.int64),
+        "query_start": batch.query_start,
+        "context_len": batch.context_len,
+        "block_tables": batch.block_tables,
+    }
     if batch.pending is not None:
-        names = (*names, "pending")
-    tensors: dict[str, Any] = dict(zip(names, pack([getattr(batch, name) for name in names], device), strict=True))
-    starts = batch.query_start.tolist()
-    new_tokens = [end - start for start, end in itertools.pairwise(starts)]
-    return StepInputs(**tensors, new_tokens=new_tokens, contexts=batch.context_len.tolist())
+        arrays["pending"] = batch.pending
+    tensors: dict[str, Any] = dict(zip(arrays, pack(list(arrays.values()), device), strict=True))
+    return StepInputs(**tensors, new_tokens=counts.tolist(), contexts=batch.context_len.tolist())

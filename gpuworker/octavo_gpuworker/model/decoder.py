@@ -16,7 +16,7 @@ from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.model.latent_attention import LatentAttention
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.model.projection import project
-from octavo_gpuworker.model.rope import inverse_frequencies
+from octavo_gpuworker.model.rope import frequencies
 from octavo_gpuworker.model.weights import LayerWeights, Weights
 
 __all__ = ["Decoder", "StepInputs"]
@@ -43,7 +43,7 @@ class Decoder:
         self.device = weights.embedding.device
         self.fingerprint = fingerprint
         """32 bytes: whatever decides the KV bytes of given token ids, except the block size; the root of block keys."""
-        self._frequencies = inverse_frequencies(config, self.device)
+        self._frequencies = torch.from_numpy(frequencies(config)).to(self.device)
         self._latent = None if config.latent is None else LatentAttention(config, config.latent, kernels)
         self._act_mul = kernels.silu_mul if config.activation == "silu" else kernels.gelu_mul
 

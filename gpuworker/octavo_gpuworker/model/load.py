@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 import torch
 from blake3 import blake3
-from octavo.artifacts import BadArtifact, ModelFiles, read_gguf_metadata, read_json, tokenizer_hash, weights_hash
+from octavo.artifacts import BadArtifact, ModelFiles, read_gguf_metadata, tokenizer_hash, weights_hash
 
 from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
-from octavo_gpuworker.model.gguf_source import GgufSource, config_from_gguf
-from octavo_gpuworker.model.hf_config import config_from_hf
+from octavo_gpuworker.model.gguf_source import GgufSource
 from octavo_gpuworker.model.needs import needs_of
+from octavo_gpuworker.model.read_config import load_config
 from octavo_gpuworker.model.safetensors_source import SafetensorsSource
 from octavo_gpuworker.model.weight_format import STORED, WeightFormat, check_format, quantized
 from octavo_gpuworker.model.weights import Weights, load_weights, prepare_weights
@@ -57,17 +56,6 @@ def load_model(
     loaded = _read(files, config, compute, target, weights, progress)
     prepare_weights(loaded, table, partial(quantized, weights=weights) if stored is not None else None)
     return Decoder(config, loaded, table, kv_dtype=kv, fingerprint=_fingerprint(files, config, compute, kv, weights))
-
-
-def load_config(files: ModelFiles) -> ModelConfig:
-    """The config alone, without reading a weight. BadArtifact as in `load_model`."""
-    if files.kind == "gguf":
-        return config_from_gguf(read_gguf_metadata(files.path))
-    config = config_from_hf(read_json(files.config_json), str(files.config_json))
-    generation = files.path / "generation_config.json"
-    stops = read_json(generation).get("eos_token_id") if generation.is_file() else None
-    extra = stops if isinstance(stops, list) else [] if stops is None else [stops]
-    return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *extra))))
 
 
 def auto_dtype(device: torch.device) -> torch.dtype:
