@@ -21,7 +21,7 @@ class NativePool:
     def read_block(self, block_id: int) -> bytes:
         """See BlockPool."""
         self._check(block_id)
-        return self.array[block_id].tobytes()
+        return bytes(self.array[block_id].data)
 
     def write_block(self, block_id: int, payload: bytes | memoryview) -> None:
         """See BlockPool."""
