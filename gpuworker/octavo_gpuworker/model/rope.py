@@ -13,7 +13,7 @@ from octavo_gpuworker.model.config import ModelConfig, RopeScaling
 def frequencies(config: ModelConfig) -> NDArray[np.float32]:
     """[head_dim / 2]: theta^(-2i / head_dim), stretched as rope_scaling says (RoPE, arXiv 2104.09864)."""
     exponents = np.arange(0, config.head_dim, 2).astype(np.float32) / np.float32(config.head_dim)
-    plain: NDArray[np.float32] = (1 / np.power(config.rope_theta, exponents)).astype(np.float32)
+    plain: NDArray[np.float32] = (np.float32(1) / np.power(np.float32(config.rope_theta), exponents)).astype(np.float32)
     scaling = config.rope_scaling
     if scaling is None:
         return plain

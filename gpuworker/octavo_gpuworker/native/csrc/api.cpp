@@ -21,13 +21,14 @@ const Kernels &kernels_of(int isa) {
 }
 
 int64_t attend_few_scratch(int tokens, int group, int wide) {
-    return 2LL * tokens * group * wide + 2LL * 16 * wide;
+    // Queries, sums, 16 keys and values in floats; or sums, and 64 keys and values in halves.
+    return 2LL * tokens * group * wide + 64LL * wide;
 }
 
 int64_t attend_many_scratch(int tokens, int group, int wide) {
     const int64_t rows = static_cast<int64_t>(tokens) * group;
-    // scores, partial and whole sums, best and total in floats; then weights, queries, keys and values in halves.
-    return rows * 64 + 2 * rows * wide + 2 * rows + wide + (rows * 64 + rows * wide + 2LL * 64 * wide) / 2 + 64;
+    // scores, partial and whole sums, best and total in floats; then weights, queries, keys, values and rows in halves.
+    return rows * 64 + 2 * rows * wide + 2 * rows + wide + (rows * 64 + rows * wide + 3LL * 64 * wide) / 2 + 64;
 }
 
 }  // namespace octavo

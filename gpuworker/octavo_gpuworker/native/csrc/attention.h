@@ -117,32 +117,40 @@ inline void attend_few(const AttentionInput &in, int first, int last, float *out
     for (int r = 0; r < rows; ++r) std::memcpy(out + r * in.head_dim, sums + r * wide, in.head_dim * sizeof(float));
 }
 
+// A row as bf16 [q_stride], zeros behind head_dim.
+inline void read_halves(const AttentionInput &in, const KvRow &row, uint16_t *out, float *spare) {
+    if (in.kv_dtype == OCTAVO_KV_BF16 && in.head_dim == in.q_stride) {
+        std::memcpy(out, row.data, static_cast<size_t>(in.head_dim) * 2);
+        return;
+    }
+    read_row(in, row, spare);
+    for (int d = 0; d < in.q_stride; d += 16) store_bf16(out + d, load(spare + d));
+}
+
 // Keys of BLOCK tokens as panels [q_stride / 2][32][2], values as panels [BLOCK / 2][32][2] per 32 of q_stride.
 // Zeros outside [first, count): nobody sees those, and an earlier owner may have left anything there.
-inline void pack_block(const AttentionInput &in, int start, int first, int count, uint16_t *keys, uint16_t *values, float *row) {
+inline void pack_block(const AttentionInput &in, int start, int first, int count, uint16_t *keys, uint16_t *values,
+                       uint16_t *rows, float *spare) {
     const int wide = in.q_stride;
-    uint16_t halves[1024];
-    for (int t = 0; t < BLOCK; ++t) {
-        for (int which = 0; which < 2; ++which) {
-            if (t >= first && t < count) {
-                const KvRow from = kv_row(in, start + t, which);
-                if (in.kv_dtype == OCTAVO_KV_BF16 && in.head_dim == wide) {
-                    std::memcpy(halves, from.data, static_cast<size_t>(wide) * 2);
-                } else {
-                    read_row(in, from, row);
-                    for (int d = 0; d < wide; d += 16) store_bf16(halves + d, load(row + d));
-                }
-            } else {
-                std::memset(halves, 0, static_cast<size_t>(wide) * 2);
-            }
-            if (which == 0) {
-                uint16_t *to = keys + static_cast<int64_t>(t / 32) * wide * 32 + t % 32 * 2;
-                for (int d = 0; d < wide; d += 2) std::memcpy(to + d * 32, halves + d, 4);
-            } else {
-                for (int d = 0; d < wide; ++d)
-                    values[static_cast<int64_t>(d / 32) * BLOCK * 32 + (t / 2 * 32 + d % 32) * 2 + t % 2] = halves[d];
-            }
+    for (int which = 0; which < 2; ++which) {
+        for (int t = 0; t < BLOCK; ++t) {
+            uint16_t *row = rows + t * wide;
+            if (t >= first && t < count)
+                read_halves(in, kv_row(in, start + t, which), row, spare);
+            else
+                std::memset(row, 0, static_cast<size_t>(wide) * 2);
         }
+        if (which == 1) {
+            for (int t = 0; t < BLOCK; t += 2)
+                for (int d = 0; d < wide; d += 32)
+                    interleave(rows + t * wide + d, rows + (t + 1) * wide + d, values + static_cast<int64_t>(d) * BLOCK + t * 32);
+            continue;
+        }
+        const auto *words = reinterpret_cast<const uint32_t *>(rows);
+        auto *to = reinterpret_cast<uint32_t *>(keys);
+        for (int t = 0; t < BLOCK; t += 16)
+            for (int d = 0; d < wide / 2; d += 16)
+                transpose16(words + t * (wide / 2) + d, wide / 2, to + (t / 32 * (wide / 2) + d) * 32 + t % 32, 32);
     }
 }
 
@@ -160,7 +168,7 @@ inline void attend_many(const AttentionInput &in, float *out, float *scratch) {
     float *scores = scratch, *part = scores + rows * BLOCK, *sums = part + rows * wide, *best = sums + rows * wide;
     float *total = best + rows, *row = total + rows;
     auto *weights = reinterpret_cast<uint16_t *>(row + wide), *q = weights + rows * BLOCK;
-    uint16_t *keys = q + rows * wide, *values = keys + BLOCK * wide;
+    uint16_t *keys = q + rows * wide, *values = keys + BLOCK * wide, *halves = values + BLOCK * wide;
     for (int r = 0; r < rows; ++r) {
         std::memcpy(q + static_cast<int64_t>(r) * wide, query(in, r), static_cast<size_t>(wide) * 2);
         best[r] = -INFINITY;
@@ -171,7 +179,7 @@ inline void attend_many(const AttentionInput &in, float *out, float *scratch) {
     const int oldest = first_visible(in, in.position0);
     for (int start = oldest / BLOCK * BLOCK; start < last; start += BLOCK) {
         const int count = std::min(BLOCK, last - start);
-        pack_block(in, start, oldest - start, count, keys, values, row);
+        pack_block(in, start, oldest - start, count, keys, values, halves, row);
         for (int panel = 0; panel < BLOCK / 32; ++panel)
             panel_product(q, rows, wide, keys + panel * wide * 32, scores + panel * 32, BLOCK);
         for (int r = 0; r < rows; ++r) {

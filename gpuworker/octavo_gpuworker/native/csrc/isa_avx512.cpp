@@ -6,6 +6,7 @@
 #include "rows.h"
 #include "product.h"
 #include "attention.h"
+#include "attention_avx512.h"
 #include "measure.h"
 // clang-format on
 
@@ -13,7 +14,7 @@ namespace octavo {
 
 const Kernels &kernels_avx512() {
     static const Kernels table{"avx512",      ISA::product,    ISA::norm_row,    ISA::put_group,  ISA::act_mul,
-                               ISA::add,     ISA::to_bf16,    ISA::rotate,      ISA::attend_few, ISA::attend_many,
+                               ISA::add,     ISA::to_bf16,    ISA::rotate,      ISA::attend_few_wide, ISA::attend_many,
                                ISA::argmax,  ISA::read_bytes, ISA::burn};
     return table;
 }

@@ -95,4 +95,21 @@ inline V within(int index, int low, int high, V x, V y) {
     return {within_half(index, low, high, x.a, y.a), within_half(index + 8, low, high, x.b, y.b)};
 }
 
+
+// out[2 i] = a[i], out[2 i + 1] = b[i], 32 each.
+inline void interleave(const uint16_t *a, const uint16_t *b, uint16_t *out) {
+    for (int i = 0; i < 32; i += 8) {
+        const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i *>(a + i));
+        const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i *>(b + i));
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(out + 2 * i), _mm_unpacklo_epi16(x, y));
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(out + 2 * i + 8), _mm_unpackhi_epi16(x, y));
+    }
+}
+
+// out[j * stride + i] = rows[i * row_stride + j] for 16 x 16 words of 32 bits; strides in words.
+inline void transpose16(const uint32_t *rows, int64_t row_stride, uint32_t *out, int64_t stride) {
+    for (int j = 0; j < 16; ++j)
+        for (int i = 0; i < 16; ++i) out[j * stride + i] = rows[i * row_stride + j];
+}
+
 }  // namespace ISA

@@ -55,4 +55,37 @@ inline V within(int index, int low, int high, V a, V b) {
     return {_mm512_mask_blend_ps(mask, b.v, a.v)};
 }
 
+
+// out[2 i] = a[i], out[2 i + 1] = b[i], 32 each.
+inline void interleave(const uint16_t *a, const uint16_t *b, uint16_t *out) {
+    const __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b);
+    const __m512i low = _mm512_unpacklo_epi16(x, y), high = _mm512_unpackhi_epi16(x, y);
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    _mm512_storeu_si512(out, _mm512_permutex2var_epi64(low, first, high));
+    _mm512_storeu_si512(out + 32, _mm512_permutex2var_epi64(low, second, high));
+}
+
+// out[j * stride + i] = rows[i * row_stride + j] for 16 x 16 words of 32 bits; strides in words.
+inline void transpose16(const uint32_t *rows, int64_t row_stride, uint32_t *out, int64_t stride) {
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(rows + i * row_stride);
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
+        }
+    for (int j = 0; j < 4; ++j) {  // lane l of a[4 i + j] holds column 4 l + j of rows 4 i .. 4 i + 3
+        const __m512i x = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88), y = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
+        const __m512i z = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd), w = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xdd);
+        _mm512_storeu_si512(out + j * stride, _mm512_shuffle_i32x4(x, y, 0x88));
+        _mm512_storeu_si512(out + (8 + j) * stride, _mm512_shuffle_i32x4(x, y, 0xdd));
+        _mm512_storeu_si512(out + (4 + j) * stride, _mm512_shuffle_i32x4(z, w, 0x88));
+        _mm512_storeu_si512(out + (12 + j) * stride, _mm512_shuffle_i32x4(z, w, 0xdd));
+    }
+}
+
 }  // namespace ISA
