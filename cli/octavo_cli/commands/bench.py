@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from octavo_cli.commands.bench_engine import PASSED_ON, engine
+from octavo_cli.commands.bench_quality import quality
 from octavo_cli.exits import FAILED, NoCluster
 from octavo_cli.load import LoadPlan, figures_of, run_load
 from octavo_cli.locate import gateway_url
@@ -94,4 +95,5 @@ def print_figures(figures: Figures, console: Console) -> None:
 def register(app: typer.Typer) -> None:
     """Adds the group."""
     bench_app.command("engine", context_settings=PASSED_ON)(engine)
+    bench_app.command("quality", context_settings=PASSED_ON)(quality)
     app.add_typer(bench_app, name="bench")
