@@ -95,8 +95,15 @@ async def setup(host: Host) -> None:
         time.monotonic,
         host.log,
         on_ready,
+        lambda load: metrics.cell_load(load),
     )
-    metrics = GatewayMetrics(host.metrics, lambda: upstream.live_count)
+    metrics = GatewayMetrics(
+        host.metrics,
+        lambda: upstream.live_count,
+        manifest.scheduler.slo_classes,
+        manifest.scheduler.default_slo_class,
+        admission.model,
+    )
     gateway = OctavoGateway(
         admission, upstream, TenantDirectory(manifest.tenants.keys), facts, metrics, host.tracer, host.log,
         time.monotonic, settings.slow_client_timeout_s,

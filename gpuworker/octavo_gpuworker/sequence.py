@@ -32,6 +32,8 @@ class Sequence:
     traceparent: str = ""
     request_id: str = ""
     admitted_ns: int = 0
+    loaded_ns: int = 0
+    """When the load that it waited for had ended."""
     started_ns: int = 0
     first_token_ns: int = 0
     chunks: list[tuple[int, int]] = field(default_factory=list)

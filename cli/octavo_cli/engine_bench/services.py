@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,9 @@ from octavo.errors import OctavoError
 from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
 from rich.console import Console
 
+from octavo_cli.bench.closed import closed_loop
 from octavo_cli.engine_bench.cpu import pss_bytes, services_cpu_s
 from octavo_cli.exits import NoCluster
-from octavo_cli.load import LoadPlan, run_load
 from octavo_cli.state import ClusterState, read_state
 from octavo_cli.up import start_detached, stop_cluster
 
@@ -55,22 +56,28 @@ class Services:
     def run(self, work: Workload) -> Pass:
         """Raises OctavoError when a request failed."""
         self._seed += 1  # other prompts, so that none is cached
-        plan = LoadPlan(work.streams, work.streams, work.prompt_tokens, work.output_tokens, self._seed)
         before, steps = services_cpu_s(self.state), self._steps()
-        client = time.process_time()
-        measured = asyncio.run(run_load(self.url, plan))
-        client = time.process_time() - client
-        after = services_cpu_s(self.state)
-        if measured.failures:
-            raise OctavoError(f"through the services: {measured.failures[0]}")
+        measured = asyncio.run(
+            closed_loop(
+                self.url,
+                concurrency=work.streams,
+                requests=work.streams,
+                prompt_tokens=work.prompt_tokens,
+                max_tokens=work.output_tokens,
+                seed=self._seed,
+            )
+        )
+        after, run = services_cpu_s(self.state), measured.runs["cold"]
+        if complaints := measured.complaints():
+            raise OctavoError(f"through the services: {complaints[0]}")
         return Pass(
-            measured.completion_tokens,
-            measured.wall_s,
-            sorted(measured.ttft_ms)[len(measured.ttft_ms) // 2],
-            client,
+            sum(sample.output_tokens for sample in run.samples),
+            run.wall_s,
+            statistics.median(sample.ttft_ms for sample in run.samples if sample.ttft_ms is not None),
+            run.client_cpu_s,
             {name: after[name] - before[name] for name in after},
             self._steps() - steps,
-            len(measured.itl_ms) + len(measured.ttft_ms),
+            sum(len(sample.arrivals) for sample in run.samples),
         )
 
     def worker_pss_bytes(self) -> int:

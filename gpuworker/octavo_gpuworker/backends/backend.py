@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.batch import StepBatch
+from octavo_gpuworker.profile import Profiler
 from octavo_gpuworker.sampled import Sampled
 
 
@@ -60,6 +61,10 @@ class Backend(Protocol):
     @property
     def limits(self) -> Limits:
         """What bounds its speed; for benchmarks."""
+
+    @property
+    def profiler(self) -> Profiler | None:
+        """What records steps for `octavo profile`; None where the backend has none."""
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether the error says that an allocation failed."""

@@ -43,6 +43,8 @@ class NativeBackend:
     """A Backend; see there. `launch` runs the step to its end, `result` only reads what it left."""
 
     name = "native"
+    profiler = None
+    """Its step is one call of a library, which torch.profiler cannot look into."""
 
     def __init__(
         self,

@@ -17,6 +17,8 @@ from torch import Tensor
 from octavo_gpuworker.backends.backend import StepResult
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.torch_limits import torch_limits
+from octavo_gpuworker.backends.torch_profiler import TorchProfiler
+from octavo_gpuworker.backends.weight_size import weight_gauges
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
@@ -60,6 +62,8 @@ class TorchBackend:
         sampler: Callable[[Tensor, Rows[Sequence]], Sampled] = sample,
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
+        profiler: TorchProfiler | None = None,
+        sizes: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
     ) -> None:
         self.decoder: Forward = decoder
         self.pool = pool
@@ -67,6 +71,8 @@ class TorchBackend:
         self.fingerprint = fingerprint
         self._sample = sampler
         self._kernel_calls = kernel_calls
+        self.profiler = profiler
+        self._sizes = dict(sizes or {})
 
     @property
     def vocab_size(self) -> int:
@@ -78,6 +84,8 @@ class TorchBackend:
 
     def launch(self, batch: StepBatch) -> _Launched:
         began_ns = time.monotonic_ns()
+        if self.profiler is not None:
+            self.profiler.begin_step()
         forward: Forward | GraphedForward = self.graphs or self.decoder
         logits = forward.forward(step_inputs(batch, forward.device), self.pool)
         return _Launched(batch, logits, time.monotonic_ns() - began_ns)
@@ -86,6 +94,8 @@ class TorchBackend:
         began_ns = time.monotonic_ns()
         batch, logits = launched.batch, launched.logits
         sampled = self._sample(logits, batch.rows)
+        if self.profiler is not None:
+            self.profiler.end_step()
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
 
     def logits(self, batch: StepBatch) -> NDArray[np.float32]:
@@ -119,9 +129,9 @@ class TorchBackend:
 
     def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
         if self.graphs is None:
-            return {}
+            return self._sizes
         stats = self.graphs.stats
-        return {
+        return self._sizes | {
             "graph_replays": ("Steps run by replaying a captured graph.", stats.replays.total),
             "graph_eager_steps": ("Steps that no captured graph held.", stats.eager.total),
             "graph_captures": ("Graphs captured.", lambda: stats.captures),
@@ -141,6 +151,8 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         sampler=sampler_of(kernels),
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
+        profiler=TorchProfiler(kernels, decoder.device),
+        sizes=weight_gauges(decoder),
     )
 
 

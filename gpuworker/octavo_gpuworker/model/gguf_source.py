@@ -16,6 +16,8 @@ from octavo_gpuworker.model.config import ModelConfig, RopeScaling
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from octavo_gpuworker.kernels.quant_gemm import QuantWeight
+
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 """general.architecture; a Mistral is a `llama` there."""
 
@@ -42,6 +44,8 @@ TOP_NAMES: Final = {
     "lm_head.weight": "output.weight",
 }
 
+REPACKED: Final = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0)
+"""Kinds that kernels multiply with as they are."""
 DIRECT: Final = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
 
 
@@ -102,6 +106,19 @@ class GgufSource:
         if kind == GGMLQuantizationType.BF16:
             return torch.from_numpy(rows.view(np.uint16)).view(torch.bfloat16)
         return torch.from_numpy(self._dequantized(name, kind, rows))
+
+    def packed_kind(self, name: str) -> str:
+        """See TensorSource."""
+        entry = self._tensors.get(gguf_name(name))
+        return entry[1].name if entry is not None and entry[1] in REPACKED else ""
+
+    def read_packed(self, name: str) -> QuantWeight:
+        """See TensorSource."""
+        from octavo_gpuworker.kernels.quant_gemm import repack_gguf  # imports torch
+
+        kind, rows = self._rows(name)
+        height, width = self._tensors[gguf_name(name)][0].shape
+        return repack_gguf(rows.reshape(-1), kind.name, (height, width))
 
     def read_array(self, name: str) -> NDArray[np.float32]:
         """The tensor in float32, without torch."""

@@ -6,8 +6,9 @@ import dataclasses
 
 from octavo.artifacts import ModelFiles, read_gguf_metadata, read_json
 
-from octavo_gpuworker.model.config import ModelConfig, config_from_hf
+from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.gguf_source import config_from_gguf
+from octavo_gpuworker.model.hf_config import config_from_hf
 
 
 def load_config(files: ModelFiles) -> ModelConfig:

@@ -54,6 +54,8 @@ def refusal(config: ModelConfig, weights: str, *, kv_dtype: str) -> str:
         if field.name in KNOWN_FIELDS or getattr(config, field.name) == field.default:
             continue
         return f"{field.name} is {getattr(config, field.name)!r}, which the native kernels do not have"
+    if config.rope_scaling is not None and config.rope_scaling.amplitude != 1.0:
+        return f"rope_scaling has amplitude {config.rope_scaling.amplitude}, which the native kernels do not have"
     if kv_dtype not in KV_BYTES:
         return f"kv_dtype is {kv_dtype}; the native kernels take {', '.join(KV_BYTES)}"
     if weights not in abi.FORMATS:
