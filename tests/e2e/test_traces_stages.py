@@ -35,7 +35,8 @@ class Staged:
         self.metrics = {name: f"127.0.0.1:{free_port()}" for name in ("scheduler", "kvstore", "gpuworker")}
         self.cluster = Cluster(
             folder,
-            settings={"engine.kv_num_blocks": 40, "scheduler.max_num_seqs": 2, "scheduler.max_waiting_requests": 2},
+            settings={"engine.kv_num_blocks": 40, "scheduler.max_num_seqs": 2, "scheduler.max_waiting_requests": 2}
+            | {"scheduler.max_num_batched_tokens": 32, "scheduler.max_num_batched_tokens_alone": 32},
             per_service={
                 "gateway": {"gateway.scheduler": f"127.0.0.1:{stream}"},
                 "gpuworker": {
@@ -143,6 +144,8 @@ async def test_a_long_prompt_shows_as_prefill_and_long_answers_as_decode(staged:
     long_id = await staged.ask(list(range(1000, 1450)), 2)
     ttft = await staged.ttft(long_id)
     assert ttft.largest() == "prefill"
+    chunks = (await spans_of(staged, long_id, "prefill"))["prefill"]
+    assert len(chunks.events) == chunks.attributes["octavo.prefill.chunks"] == -(-450 // 32)
     rows = await staged.findings(long_id, ttft_ms=10.0, itl_ms=1e5)
     assert rows[0].symptom == "prefill" and rows[0].bound in ("compute", "memory", "host")
     decode_id = await staged.ask("Tell", 40)
@@ -220,8 +223,9 @@ async def test_a_cancel_shows_the_stage_it_came_in(staged: Staged) -> None:
     decoding = await spans_of(staged, await leave(staged, "Leave me", "decode"), "cancel", "queue", "prefill", "decode")
     assert decoding["decode"].attributes["octavo.finish.reason"] == "cancel"
     prompt = list(range(6000, 6500))
-    prefilling = await spans_of(staged, await leave(staged, prompt, "prefill"), "cancel", "queue")
-    assert "decode" not in prefilling and prefilling["queue"].attributes["octavo.outcome"] == "admitted"
+    prefilling = await spans_of(staged, await leave(staged, prompt, "prefill"), "cancel", "queue", "prefill")
+    assert prefilling["prefill"].attributes["octavo.finish.reason"] == "cancel" and "decode" not in prefilling
+    assert prefilling["queue"].attributes["octavo.outcome"] == "admitted"
     busy = [asyncio.create_task(staged.ask(f"Number {number} says", 60)) for number in range(2)]
     while (await staged.cluster.status()).requests_running < 2:
         await asyncio.sleep(0.02)
