@@ -130,6 +130,8 @@ def test_eight_greedy_tokens_equal_the_oracle_and_every_call_is_tritons(name) ->
     assert line in generate_latest(registry).decode()
 
 
+# Rows of padding compute on whatever their memory held; nobody reads them.
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 def test_captured_steps_one_ahead_give_the_same_tokens() -> None:
     """As a GPU runs it: graphs over static inputs, drawn tokens placed on the device, each step launched before the last is read."""
     oracle, _, _ = greedy(decoder_of(LLAMA, "torch"), 5)
