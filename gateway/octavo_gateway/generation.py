@@ -81,6 +81,8 @@ class GenerationView:
         live = self._live
         if live.error is not None:
             self._leave()
+            self._record_detokenize()
+            self._span.latencies(live)
             self._span.fail(live.error)
             self._log_end(live.error.default_reason, live.error.reason)
             raise live.error
@@ -103,6 +105,8 @@ class GenerationView:
             return
         self._leave()
         self._live.leave(reason)
+        self._record_detokenize()
+        self._span.latencies(self._live)
         self._span.fail(Cancelled(f"closed: {reason}", reason=reason))
         self._log_end("cancelled", reason)
 
@@ -122,6 +126,7 @@ class GenerationView:
             live.completion_tokens,
             ((live.completed or self._clock()) - live.received) * 1e3,
             self.trace_id,
+            extra={"request_id": self.request_id, "trace_id": self.trace_id},
         )
 
     def _record_detokenize(self) -> None:
@@ -155,6 +160,7 @@ class GenerationView:
         def since(moment: float) -> int:
             return max(0, int((moment - live.received) * 1e6)) if moment else 0
 
+        parts = live.ttft_parts()
         admitted_us = since(live.submitted) + times.queue_us
         prefill_us = admitted_us + times.kv_load_us + times.worker_wait_us
         first_us = since(live.first_token)
@@ -175,4 +181,5 @@ class GenerationView:
             decode_us=times.decode_us,
             preemptions=times.preemptions,
             attempts=times.attempts,
+            ttft=parts[0] if parts is not None else None,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
 from octavo.v1 import inference_pb2 as pb
@@ -140,6 +141,7 @@ def _finished_message(finished: Finished) -> pb.Finished:
             decode_us=timings.decode_us,
             preemptions=timings.preemptions,
             attempts=timings.attempts,
+            ttft=pb.TtftParts(**asdict(timings.ttft)) if timings.ttft is not None else None,
         ),
         choices=[
             pb.ChoiceEnd(

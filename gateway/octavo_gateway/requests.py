@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from octavo_gateway.ttft import TtftParts
+
 FinishWord = Literal["stop", "length", "tool_calls"]
 
 
@@ -67,6 +69,7 @@ class EdgeContext:
     api_key: str = ""
     traceparent: str = ""
     deadline_s: float | None = None  # the call's own remaining time
+    internal: bool = False  # came through the channel of the release gate, which is before ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class Timings:
     decode_us: int = 0
     preemptions: int = 0
     attempts: int = 1
+    ttft: TtftParts | None = None
 
 
 @dataclass(frozen=True, slots=True)

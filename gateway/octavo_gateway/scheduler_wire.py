@@ -97,7 +97,13 @@ def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent) -> None:
     elif kind == "finished":
         end = event.finished
         live.on_finished(
-            end.outcome, end.reason, end.message, end.retry_after_us / 1e6, end.cached_tokens, _times(end.times)
+            end.outcome,
+            end.reason,
+            end.message,
+            end.retry_after_us / 1e6,
+            end.cached_tokens,
+            _times(end.times),
+            end.cached_by_tier,
         )
 
 
@@ -116,4 +122,6 @@ def _times(times: scheduler_pb2.RequestTimes) -> TravelledTimes:
         first_token_us=times.first_token_us,
         preemptions=times.preemptions,
         attempts=max(1, times.attempts),
+        retry_us=times.retry_us,
+        sample_us=times.sample_us,
     )

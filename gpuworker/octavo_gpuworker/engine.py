@@ -41,7 +41,7 @@ from octavo_gpuworker.orders import (
 )
 from octavo_gpuworker.refusal import admit_fault, blocks_fault
 from octavo_gpuworker.reporter import Reporter
-from octavo_gpuworker.sequence import Sequence, from_admit
+from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
 from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
@@ -271,7 +271,7 @@ class Engine:
     def _start_after_load(self, seq: Sequence, ok_blocks: int) -> None:
         loaded = seq.wait_base + ok_blocks * self.pool.block_tokens
         seq.computed = min(max(seq.computed, loaded), len(seq.tokens) - 1)
-        seq.wait_xfer = 0
+        seq.wait_xfer, seq.loaded_ns = 0, time.time_ns()
 
     # --- the step --------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class Engine:
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
         for seq, token, logprobs in zip(batch.rows, result.sampled.tokens, result.sampled.logprobs, strict=True):
-            self._commit(seq, token, logprobs)
+            self._commit(seq, token, logprobs, result.sample_ns)
         wall_ns = time.monotonic_ns() - began_ns
         self._reporter.end_step(step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
 
@@ -298,10 +298,8 @@ class Engine:
         """Books the computed positions, and splits the groups whose prefill has ended."""
         for chunk in chunks:
             seq = self._by_slot[chunk.slot]
+            self._start_chunk(seq, chunk, wall_ns)
             seq.computed = chunk.start + chunk.count
-            if not seq.first_token_ns or chunk.count > 1:
-                seq.started_ns = seq.started_ns or wall_ns
-                seq.chunks.append((wall_ns, chunk.count))
             if len(seq.blocks) * self.pool.block_tokens - seq.computed <= LOW_WATER:
                 self._reporter.runs_low()
             if not chunk.samples:
@@ -311,6 +309,12 @@ class Engine:
                     self._split(seq, sibling)
                 seq.siblings = []
 
+    def _start_chunk(self, seq: Sequence, chunk: Chunk, wall_ns: int) -> None:
+        """Notes a prefill chunk for the span; a decode behind a token that is still drawn is none."""
+        if chunk.count > 1 or not (seq.first_token_ns or seq.tokens[chunk.start] == PENDING):
+            seq.started_ns = seq.started_ns or wall_ns
+            seq.chunks.append((wall_ns, chunk.count))
+
     def _split(self, leader: Sequence, sibling: Sequence) -> None:
         """The sibling begins to live: full prompt blocks are shared already, what is not (the partial one) is copied."""
         covered = -(-leader.computed // self.pool.block_tokens)
@@ -319,7 +323,7 @@ class Engine:
                 self.pool.copy_block(ours, theirs)
         sibling.computed, sibling.leader, sibling.started_ns = leader.computed, 0, leader.started_ns
 
-    def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
+    def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None, sample_ns: int) -> None:
         """Books one sampled token; ends the sequence when the token says so. A negative one: the row was not finite."""
         self._reporter.advance(seq.slot, seq.computed, token, logprobs)
         if token < 0:
@@ -329,17 +333,19 @@ class Engine:
         seq.tokens.append(token)
         seq.steps += 1
         if not seq.first_token_ns:
-            self._first_token(seq)
+            self._first_token(seq, sample_ns)
         if reason := seq.finish_reason(token):
             self._reporter.finish(SeqFinish(seq.slot, seq.seq, reason, token if reason == "stop" else 0))
             self._leave(seq, reason)
 
-    def _first_token(self, seq: Sequence) -> None:
+    def _first_token(self, seq: Sequence, sample_ns: int) -> None:
         seq.first_token_ns = time.time_ns()
         # wall clock, since spans need it; it may be set back, and a duration must not be negative
         wait_us = max(0, seq.started_ns - seq.admitted_ns) // 1000
         prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
-        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks)))
+        load_us = min(wait_us, max(0, seq.loaded_ns - seq.admitted_ns) // 1000)
+        sample_us = min(prefill_us, sample_ns // 1000)
+        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us))
 
     def _shed(self, step: Step, error: BaseException) -> None:
         """Out of memory: the sequence that ranks last fails alone; the step is tried again without it."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from octavo_gpuworker.orders import AdmitOrder, Sampling, SiblingOrder
+
+PENDING: Final = -1
+"""Stands for a token that a launched step draws and the host has not read."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class Sequence:
     traceparent: str = ""
     request_id: str = ""
     admitted_ns: int = 0
+    loaded_ns: int = 0
+    """When the load that it waited for had ended."""
     started_ns: int = 0
     first_token_ns: int = 0
     chunks: list[tuple[int, int]] = field(default_factory=list)

@@ -26,8 +26,11 @@ from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
+from octavo_gpuworker.peaks import measure_host_peaks
+from octavo_gpuworker.pipeline import PipelinedEngine
 from octavo_gpuworker.profile_service import ProfileServicer
 from octavo_gpuworker.spans import span_recorder
+from octavo_gpuworker.startup import process_age_s
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
 from octavo_gpuworker.warmup import ArtifactMismatch, Calibration, calibrate, check_parity
@@ -94,9 +97,12 @@ class Worker:
         self._model_name = manifest.model.name or resolve_model(manifest.model.ref).name
         self._loop = asyncio.get_running_loop()
         self.root_key = backend.fingerprint
-        self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens)
-        self._metrics = WorkerMetrics(host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges())
-        self.engine = Engine(
+        kv_token_bytes = pool.block_bytes / pool.block_tokens
+        self.metrics = WorkerMetrics(
+            host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), kv_token_bytes
+        )
+        self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens, self.metrics)
+        self.engine = (PipelinedEngine if backend.pipelined else Engine)(
             backend,
             budget=StepBudget(
                 manifest.scheduler.max_num_batched_tokens, manifest.scheduler.max_num_batched_tokens, MAX_SEQS_PER_STEP
@@ -123,6 +129,8 @@ class Worker:
     def warm_up(self) -> None:
         """Blocks: one inference, the calibration, and the parity prompt of the manifest."""
         self.backend.warm_up(self._host.manifest.scheduler.max_num_seqs)
+        if self.metrics.peaks is None:
+            self.metrics.set_peaks(measure_host_peaks())
         self.calibration = calibrate(self.engine, self.max_model_len)
         model = self._host.manifest.model
         if model.parity_greedy_ids:
@@ -204,7 +212,7 @@ class Worker:
 
     def _emit(self, report: Report) -> None:
         self.link.emit(report)
-        self._loop.call_soon_threadsafe(self._metrics.observe, report)
+        self._loop.call_soon_threadsafe(self.metrics.observe, report)
 
     def _ended(self, end: SequenceEnd) -> None:
         self._loop.call_soon_threadsafe(partial(self._record, end))
@@ -225,7 +233,7 @@ class Worker:
 
 async def setup(host: Host) -> None:
     """Loads and verifies the model, listens, warms up, and joins. Raises OctavoError with one line when it cannot."""
-    manifest = host.manifest
+    manifest, age_s = host.manifest, process_age_s()
     started = time.monotonic()
     profiles = ProfileServicer()
     profile_pb2_grpc.add_ProfileServiceServicer_to_server(profiles, host.server)  # type: ignore[no-untyped-call]
@@ -246,6 +254,9 @@ async def setup(host: Host) -> None:
     )
     await asyncio.to_thread(worker.warm_up)
     profiles.attach(worker.worker_id, backend.name, backend.profiler)
+    worker.metrics.started("process", age_s)
+    worker.metrics.started("weights", loaded - started)
+    worker.metrics.started("warm_up", time.monotonic() - loaded)
     host.log.info(
         "weights in %.1f s, warm-up in %.1f s, listening on %s", loaded - started, time.monotonic() - loaded, address
     )

@@ -12,10 +12,10 @@ from octavo.rpc.host import Host, run_service
 from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 from octavo_scheduler.driver import Driver
+from octavo_scheduler.metrics import CellCollector, FactMetrics
 from octavo_scheduler.observer import Observer
 from octavo_scheduler.service import SchedulerServicer
 from octavo_scheduler.settings import policy_from
-from octavo_scheduler.status import CellCollector
 
 UPKEEP_S = 1.0
 YOUNG_OBJECTS = 50_000
@@ -31,9 +31,8 @@ async def setup(host: Host) -> None:
         host.set_state("not_serving", why)
 
     event_log = open_log(host.manifest.scheduler.event_log)
-    driver = Driver(
-        policy_from(host.manifest), Observer(host.tracer, host.log), host.log, on_stuck=stuck, event_log=event_log
-    )
+    observer = Observer(host.tracer, host.log, FactMetrics(host.metrics).record)
+    driver = Driver(policy_from(host.manifest), observer, host.log, on_stuck=stuck, event_log=event_log)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(driver, host.log), host.server)  # type: ignore[no-untyped-call]
     host.announce(scheduler_pb2.DESCRIPTOR)
     collector = CellCollector(driver)
@@ -81,6 +80,7 @@ async def _upkeep(host: Host, driver: Driver, collector: CellCollector) -> None:
     while True:
         await asyncio.sleep(UPKEEP_S)
         collector.refresh()
+        driver.announce_load()
         if host.state == "not_serving" and driver.core.cell.fleet.workers:
             host.set_state("serving")
 

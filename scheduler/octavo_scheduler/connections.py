@@ -53,6 +53,7 @@ class GatewayConnection(Connection):
         self.number = number
         self.gateway_id = gateway_id
         self.welcome_due = True
+        self.load_due = False
 
 
 class StoreConnection(Connection):

@@ -236,10 +236,10 @@ async def read(call: Any) -> Answer:
 
 
 class DelayProxy:
-    """A TCP proxy that holds every byte back for `delay_s`, in both directions, in order."""
+    """A TCP proxy that holds every byte back for `delay_s`, in both directions; it may change while nothing is under way."""
 
     def __init__(self, port: int, target_port: int, delay_s: float) -> None:
-        self._port, self._target_port, self._delay_s = port, target_port, delay_s
+        self._port, self._target_port, self.delay_s = port, target_port, delay_s
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> asyncio.Server:
@@ -260,5 +260,5 @@ class DelayProxy:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
-                loop.call_later(self._delay_s, sink.write, data)
-        loop.call_later(self._delay_s, sink.close)
+                loop.call_later(self.delay_s, sink.write, data)
+        loop.call_later(self.delay_s, sink.close)

@@ -18,7 +18,7 @@ from octavo.v1 import kvstore_pb2_grpc
 from octavo_gpuworker import service
 from octavo_gpuworker.backends.sizes import model_len
 from octavo_gpuworker.backends.torch_backend import torch_backend
-from octavo_gpuworker.backends.torch_open import make_pool
+from octavo_gpuworker.backends.torch_open import make_pool, open_torch
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import UpdateOrder
 from octavo_gpuworker.service import Worker, verify_artifacts
@@ -166,3 +166,13 @@ def test_an_artifact_of_another_hash_is_named(name) -> None:
     with pytest.raises(ArtifactMismatch, match=f"{name} of smollm2") as caught:
         verify_artifacts(Manifest(model=settings))
     assert caught.value.exit_code == 3 and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal is for machines without CUDA")
+def test_cuda_without_cuda_is_refused_in_one_line(tmp_path) -> None:
+    manifest = Manifest(engine=EngineSettings(device="cuda"))
+    with pytest.raises(
+        OctavoError, match=r"engine.device: cuda, but torch sees no CUDA device here; use auto or cpu"
+    ) as error:
+        open_torch(manifest, lambda done, total: None)
+    assert error.value.exit_code == 3

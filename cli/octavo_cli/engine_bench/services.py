@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -66,15 +67,13 @@ class Services:
                 seed=self._seed,
             )
         )
-        after = services_cpu_s(self.state)
+        after, run = services_cpu_s(self.state), measured.runs["cold"]
         if complaints := measured.complaints():
             raise OctavoError(f"through the services: {complaints[0]}")
-        run = measured.runs["cold"]
-        ttft_ms = sorted(sample.ttft_ms for sample in run.samples if sample.ttft_ms is not None)
         return Pass(
             sum(sample.output_tokens for sample in run.samples),
             run.wall_s,
-            ttft_ms[len(ttft_ms) // 2],
+            statistics.median(sample.ttft_ms for sample in run.samples if sample.ttft_ms is not None),
             run.client_cpu_s,
             {name: after[name] - before[name] for name in after},
             self._steps() - steps,

@@ -8,6 +8,7 @@ import torch
 from octavo.artifacts import resolve_model
 from octavo.errors import OctavoError
 from octavo.manifest import Manifest
+from octavo.rpc.host import EXIT_MISMATCH
 
 from octavo_gpuworker.backends.sizes import model_len, pool_blocks
 from octavo_gpuworker.backends.torch_backend import TorchBackend, torch_backend
@@ -16,12 +17,22 @@ from octavo_gpuworker.model.load import load_model
 from octavo_gpuworker.model.pool import KvPool, block_bytes
 
 
+class NoDevice(OctavoError):
+    """The manifest asks for a device that this machine does not have."""
+
+    exit_code = EXIT_MISMATCH
+
+
 def open_torch(manifest: Manifest, progress: Callable[[int, int], None]) -> TorchBackend:
     """Loads the model on the manifest's device and makes its pool. Raises OctavoError with one line."""
     engine = manifest.engine
     if engine.threads:
         torch.set_num_threads(engine.threads)
     device = engine.device if engine.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NoDevice(
+            "engine.device: cuda, but torch sees no CUDA device here; use auto or cpu", field="engine.device"
+        )
     try:
         decoder = load_model(
             resolve_model(manifest.model.ref),
