@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from octavo.errors import OctavoError
 
-from octavo_cli.commands import ask, bench, cluster, demo, doctor, profile, trace
+from octavo_cli.commands import ask, bench, check, cluster, demo, diagnose, doctor, gate, profile, simulate, trace
 from octavo_cli.exits import exit_code
 
 app = typer.Typer(
@@ -37,7 +37,7 @@ def root(
     """Octavo serves language models."""
 
 
-for group in (cluster, ask, trace, profile, doctor, bench, demo):
+for group in (cluster, ask, trace, diagnose, profile, doctor, bench, check, gate, simulate, demo):
     group.register(app)
 
 

@@ -24,7 +24,7 @@ NO_DEADLINE_S: Final = 1e8
 """gRPC reports a call without a deadline as one in many years."""
 
 
-def edge_context(context: Context) -> EdgeContext:
+def edge_context(context: Context, internal: bool = False) -> EdgeContext:
     """What metadata and the call's deadline say."""
     metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
     remaining = context.time_remaining()
@@ -33,6 +33,7 @@ def edge_context(context: Context) -> EdgeContext:
         api_key=_text(metadata.get("authorization") or metadata.get("x-api-key") or ""),
         traceparent=_text(metadata.get("traceparent") or ""),
         deadline_s=remaining if remaining is not None and remaining < NO_DEADLINE_S else None,
+        internal=internal,
     )
 
 
@@ -41,24 +42,28 @@ def _text(value: str | bytes) -> str:
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """One handler per rpc; every OctavoError becomes a rich status, everything else INTERNAL."""
+    """One handler per rpc; every OctavoError becomes a rich status, everything else INTERNAL.
 
-    def __init__(self, gateway: Gateway, log: logging.Logger) -> None:
+    `internal` is the one on the channel of the release gate, whose calls are answered before the gateway is ready.
+    """
+
+    def __init__(self, gateway: Gateway, log: logging.Logger, internal: bool = False) -> None:
         self._gateway = gateway
         self._log = log
+        self._internal = internal
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
-        edge = edge_context(context)
+        edge = edge_context(context, self._internal)
         await self._stream(
             context, pb.GenerateResponse, lambda: self._gateway.start(wire.generate_params(request), edge)
         )
 
     async def Chat(self, request: pb.ChatRequest, context: Context) -> None:
-        edge = edge_context(context)
+        edge = edge_context(context, self._internal)
         await self._stream(context, pb.ChatResponse, lambda: self._gateway.start(wire.chat_params(request), edge))
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:
-        edge = edge_context(context)
+        edge = edge_context(context, self._internal)
         await self._stream(
             context,
             pb.AttachResponse,
@@ -107,7 +112,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
         async def answer() -> pb.CancelResponse:
-            outcome = await self._gateway.cancel(request.request_id, request.reason, edge_context(context))
+            outcome = await self._gateway.cancel(
+                request.request_id, request.reason, edge_context(context, self._internal)
+            )
             return pb.CancelResponse(
                 found=outcome.found,
                 outcome=outcome.outcome,
@@ -121,7 +128,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
         async def answer() -> pb.AckResponse:
-            edge = edge_context(context)
+            edge = edge_context(context, self._internal)
             found = self._gateway.ack(
                 request.request_id, request.byte_end, request.first_token_ms, request.last_token_ms, edge
             )
@@ -133,7 +140,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async def answer() -> pb.TokenizeResponse:
             add_bos = request.add_bos if request.HasField("add_bos") else None
-            ids = self._token_ids(request, edge_context(context), parse_special=request.parse_special, add_bos=add_bos)
+            ids = self._token_ids(
+                request, edge_context(context, self._internal), parse_special=request.parse_special, add_bos=add_bos
+            )
             return pb.TokenizeResponse(token_ids=ids, pieces=self._gateway.pieces(ids))
 
         response: pb.TokenizeResponse = await self._unary(context, answer)
@@ -141,7 +150,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
         async def answer() -> pb.CountTokensResponse:
-            edge = edge_context(context)
+            edge = edge_context(context, self._internal)
             tokens = len(self._token_ids(request, edge))
             return pb.CountTokensResponse(tokens=tokens, max_model_len=self._gateway.models(edge)[0].max_model_len)
 
@@ -175,7 +184,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             text = self._gateway.detokenize(
                 request.model,
                 list(request.token_ids),
-                edge_context(context),
+                edge_context(context, self._internal),
                 skip_special_tokens=request.skip_special_tokens,
             )
             return pb.DetokenizeResponse(text=text)
@@ -185,7 +194,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         async def answer() -> pb.ListModelsResponse:
-            models = self._gateway.models(edge_context(context))
+            models = self._gateway.models(edge_context(context, self._internal))
             return pb.ListModelsResponse(models=[wire.model_message(model) for model in models])
 
         response: pb.ListModelsResponse = await self._unary(context, answer)

@@ -27,6 +27,7 @@ from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
 from octavo_gpuworker.peaks import measure_host_peaks
+from octavo_gpuworker.pipeline import PipelinedEngine
 from octavo_gpuworker.profile_service import ProfileServicer
 from octavo_gpuworker.spans import span_recorder
 from octavo_gpuworker.startup import process_age_s
@@ -101,7 +102,7 @@ class Worker:
             host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), kv_token_bytes
         )
         self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens, self.metrics)
-        self.engine = Engine(
+        self.engine = (PipelinedEngine if backend.pipelined else Engine)(
             backend,
             budget=StepBudget(
                 manifest.scheduler.max_num_batched_tokens, manifest.scheduler.max_num_batched_tokens, MAX_SEQS_PER_STEP

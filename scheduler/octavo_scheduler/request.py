@@ -54,6 +54,10 @@ class Sequence:
     group: tuple[Sequence, ...] = ()  # unsplit n > 1 group, leader first
     pending_keys: list[bytes] = field(default_factory=list)  # prompt keys it is computing, for others to wait on
 
+    def ungranted(self, block_tokens: int) -> int:
+        """Blocks between what it holds and its last position."""
+        return -(-self.max_positions // block_tokens) - len(self.blocks)
+
     def __repr__(self) -> str:
         return f"seq {self.seq} slot {self.slot} len {self.length} computed {self.computed_len} blocks {self.blocks} {self.stopping}"
 

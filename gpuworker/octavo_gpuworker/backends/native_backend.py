@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ class NativeBackend:
     """A Backend; see there. `launch` runs the step to its end, `result` only reads what it left."""
 
     name = "native"
+    pipelined = False
     profiler = None
     """Its step is one call of a library, which torch.profiler cannot look into."""
 
@@ -78,7 +80,7 @@ class NativeBackend:
     def limits(self) -> Limits:
         return self._limits()
 
-    def launch(self, batch: StepBatch) -> _Launched:
+    def launch(self, batch: StepBatch, before: Any = None) -> _Launched:
         began_ns = time.monotonic_ns()
         self._step(batch, self._arrays)
         return _Launched(batch, time.monotonic_ns() - began_ns)
