@@ -11,6 +11,11 @@ import pytest_asyncio
 from cluster import ROOT, Cluster, free_port
 from gguf import GGUFReader
 from octavo.artifacts import resolve_model
+from octavo_cli.bench.arrivals import OpenLoop
+from octavo_cli.bench.options import target_of
+from octavo_cli.bench.serve import Plan, measure
+from octavo_cli.bench.work import with_cancels
+from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.check.gate import CHECKS, Report, run_checks
 from octavo_cli.check.reference import shipped
 from octavo_cli.check.subject import Subject
@@ -59,6 +64,26 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fau
         yield shared
     finally:
         shared.down()
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_the_generator_on_the_real_gateway(cluster: FaultyCluster, protocol: str) -> None:
+    """Both protocols send and count the same work; conversations find what was said before in the cache."""
+    url = f"grpc://{cluster.grpc_address}" if protocol == "grpc" else f"{cluster.http_url}/v1"
+    shape = Shape(requests=6, prompt_tokens=40, max_tokens=8, turns=2, pause_s=0.01)
+    work = with_cancels(make_workload("multi-turn", shape), 0.3, 2, 1)
+    async with target_of(url) as target:
+        measured = await measure(target, Plan(work, OpenLoop("constant", 20.0), warmup_requests=1))
+    figures, run = measured.figures, measured.runs["cold"]
+    left = [sample for sample in run.samples if sample.outcome == "cancelled"]
+    assert left and figures.value("errors") == 0 and figures.value("completed") == len(run.samples) - len(left)
+    for sample in run.samples:
+        if sample.outcome == "ok":
+            assert (sample.prompt_tokens, sample.output_tokens) == ([40, 88][sample.turn], 8)
+            assert (sample.cached_tokens or 0) >= 32 * sample.turn or protocol == "http"
+    if protocol == "grpc":
+        assert all(sample.server.ttft_ms <= sample.ttft_ms for sample in run.samples if sample.server.ttft_ms)
+    assert (await cluster.settle()).blocks_leaked == 0
 
 
 def fails(report: Report) -> dict[str, str]:

@@ -74,6 +74,9 @@ def test_what_else_differs_is_listed_and_more_than_one_warned_of() -> None:
     two = figures([1.0], served={"version": "2", "settings": {"engine.dtype": "float32"}})
     found = compare(figures([1.0]), two)
     assert "2 things differ (served.version, served.settings.engine.dtype)" in found.warning
+    silent = figures([1.0])
+    silent.config["served"].pop("version")  # type: ignore[attr-defined]
+    assert compare(figures([1.0]), silent).differences == ()
     other = Figures("serve", two.results, two.config, {"cpu": "y"}, "def", two.samples)
     whats = [item.what for item in compare(figures([1.0]), other).differences]
     assert whats == ["machine.cpu", "served.version", "served.settings.engine.dtype", "commit"]
