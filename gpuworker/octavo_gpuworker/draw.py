@@ -7,6 +7,7 @@ same in any batch. Truncated rows look at their CANDIDATES best tokens first; on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
@@ -56,16 +57,15 @@ def draw(scaled: Tensor, draws: Draws) -> Tensor:
 
 def _draw_all(scaled: Tensor, draws: Draws) -> Tensor:
     if scaled.device.type != "cpu":
-        noise = torch.from_numpy(gumbel(draws.seeds, draws.positions, scaled.shape[1])).to(scaled.device)
-        return scaled.add_(noise).argmax(dim=1)
+        full = torch.from_numpy(gumbel(draws.seeds, draws.positions, scaled.shape[1])).to(scaled.device)
+        return scaled.add_(full).argmax(dim=1)
     logits, vocab = scaled.numpy(), scaled.shape[1]
     scores = rough_gumbel(draws.seeds, draws.positions, vocab)
     scores += logits
-    tops = scores.max(axis=1)
     tokens = np.zeros(len(logits), np.int64)
-    for row, top in enumerate(tops):
-        ids = np.flatnonzero(scores[row] >= top - MARGIN * (1 + abs(top)))
-        if len(ids):  # none: the row is not finite
+    for row, top in enumerate(scores.max(axis=1).tolist()):
+        if math.isfinite(top):  # the others are marked by the caller
+            ids = np.flatnonzero(scores[row] >= top - MARGIN * (1 + abs(top)))
             noise = gumbel_at(draws.seeds[row : row + 1], draws.positions[row : row + 1], ids[None], vocab)
             tokens[row] = ids[(logits[row, ids] + noise[0]).argmax()]
     return torch.from_numpy(tokens)

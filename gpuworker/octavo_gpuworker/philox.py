@@ -84,4 +84,5 @@ def log_exact(x: NDArray[np.float32]) -> NDArray[np.float32]:
     p *= z
     p += e * np.float32(-2.12194440e-4)
     p -= np.float32(0.5) * z
-    return (m + p) + e * np.float32(0.693359375)
+    result: NDArray[np.float32] = (m + p) + e * np.float32(0.693359375)
+    return result
