@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway.requests import (
     ChatMessage,
+    Cost,
     Delta,
     Event,
     Finished,
@@ -151,7 +153,13 @@ def _finished_message(finished: Finished) -> pb.Finished:
             )
             for choice in finished.choices
         ],
+        cost=cost_message(finished.cost),
     )
+
+
+def cost_message(cost: Cost) -> pb.Cost:
+    """A request's cost."""
+    return pb.Cost(**asdict(cost))
 
 
 def model_message(model: ModelInfo) -> pb.Model:

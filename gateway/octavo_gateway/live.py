@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,7 @@ from octavo.errors import Cancelled, InternalError, OctavoError, from_outcome
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
 from octavo_gateway.request_state import load_state
+from octavo_gateway.requests import Cost
 from octavo_gateway.tokenizer import Tokenizer
 
 
@@ -86,6 +88,9 @@ class LiveRequest:
         self.cached_tokens = 0
         self.busy_ns = 0  # spent on text
         self.times = TravelledTimes()
+        self.cost = Cost()
+        self.gaps_s = array("f")  # per token, of each arrival after the first
+        self.at_end: list[Callable[[], None]] = []
         self.finished = False
         self.error: OctavoError | None = None
         self.cancel_reason = ""
@@ -151,6 +156,7 @@ class LiveRequest:
             self.first_token = now
             self._observer.first_token(now - self.received)
         else:
+            self.gaps_s.append((now - self.last_token) / count)
             self._observer.token_gap(now - self.last_token, count)
         self.last_token = now
 
@@ -165,12 +171,19 @@ class LiveRequest:
         self.wake()
 
     def on_finished(
-        self, outcome: str, reason: str, message: str, retry_after_s: float, cached_tokens: int, times: TravelledTimes
+        self,
+        outcome: str,
+        reason: str,
+        message: str,
+        retry_after_s: float,
+        cached_tokens: int,
+        times: TravelledTimes,
+        cost: Cost,
     ) -> None:
         """The scheduler's terminal."""
         if self.ended:
             return
-        self.times, self.cached_tokens = times, cached_tokens
+        self.times, self.cached_tokens, self.cost = times, cached_tokens, cost
         if outcome != "finished":
             self.fail(from_outcome(outcome, reason or self.cancel_reason, message, retry_after_s))
             return
@@ -210,6 +223,9 @@ class LiveRequest:
             self.accepted.set_result(None)
         self._orders.forget(self.wire_id)
         self._observer.ended(self)
+        for done in self.at_end:
+            done()
+        self.at_end.clear()
         self.wake()
 
     def wake(self) -> None:

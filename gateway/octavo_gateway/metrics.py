@@ -9,6 +9,7 @@ from octavo.errors import OctavoError
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from octavo_gateway.live import LiveRequest
+from octavo_gateway.requests import Cost
 
 _TTFT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _TOKEN_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
@@ -47,6 +48,24 @@ class GatewayMetrics:
             buckets=_TTFT_BUCKETS,
             registry=registry,
         )
+        self._device = Counter(
+            "octavo_gateway_cost_device_seconds",
+            "Device time that ended requests took, by phase and outcome.",
+            ["phase", "outcome"],
+            registry=registry,
+        )
+        self._kv = Counter(
+            "octavo_gateway_cost_kv_byte_seconds",
+            "Bytes of KV that ended requests held, times seconds, by tier and outcome.",
+            ["tier", "outcome"],
+            registry=registry,
+        )
+        self._saved = Counter(
+            "octavo_gateway_cost_saved_prefill_tokens",
+            "Prompt tokens that were not computed, by what saved them.",
+            ["source"],
+            registry=registry,
+        )
         live = Gauge("octavo_gateway_live_requests", "Requests under way.", registry=registry)
         live.set_function(live_count)
 
@@ -64,6 +83,17 @@ class GatewayMetrics:
             self._tokens.labels("prompt").inc(len(live.admitted.prompt_ids))
             self._tokens.labels("cached").inc(live.cached_tokens)
             self._tokens.labels("completion").inc(live.completion_tokens)
+
+        self._cost(live.outcome, live.cost)
+
+    def _cost(self, outcome: str, cost: Cost) -> None:
+        """What a request took, under the outcome that it came to."""
+        for phase in ("prefill", "decode", "recompute"):
+            self._device.labels(phase, outcome).inc(getattr(cost, f"{phase}_device_us") / 1e6)
+        for tier in ("pool", "dram", "nvme"):
+            self._kv.labels(tier, outcome).inc(getattr(cost, f"kv_{tier}_byte_s"))
+        for source in ("prefix", "tier", "sibling"):
+            self._saved.labels(source).inc(getattr(cost, f"saved_{source}_tokens"))
 
     def refused(self, error: OctavoError) -> None:
         """A request that never became live."""

@@ -6,6 +6,7 @@ The request span is started and ended by hand and never made current: it outlive
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Final
 
 from octavo.errors import OctavoError
@@ -14,7 +15,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.live import LiveRequest
-from octavo_gateway.requests import Finished
+from octavo_gateway.requests import Cost, Finished
 
 _SERVER_FAULTS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
@@ -89,10 +90,15 @@ class RequestSpan:
         if live.first_token:
             attributes["gen_ai.latency.time_to_first_token"] = live.first_token - live.received
         self._span.set_attributes(attributes)
+        self.cost(finished.cost)
         self._span.set_attribute(
             "gen_ai.response.finish_reasons", [choice.finish_reason for choice in finished.choices]
         )
         self._end(0)
+
+    def cost(self, cost: Cost) -> None:
+        """What the request took, as `octavo.cost.*`; before finish or fail."""
+        self._span.set_attributes({f"octavo.cost.{name}": value for name, value in asdict(cost).items()})
 
     def fail(self, error: OctavoError) -> None:
         """The request ended otherwise; a cancel is recorded as a cancel."""

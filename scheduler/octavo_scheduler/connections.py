@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import dataclass
 
 from octavo_scheduler.orders import Order
 
@@ -55,6 +56,18 @@ class GatewayConnection(Connection):
         self.welcome_due = True
 
 
+@dataclass(frozen=True, slots=True)
+class TierFill:
+    """How full a tier of a kvstore is, and how it answers."""
+
+    name: str
+    capacity_bytes: int
+    used_bytes: int
+    keys: int
+    hits: int
+    misses: int
+
+
 class StoreConnection(Connection):
     """A kvstore's stream."""
 
@@ -63,3 +76,4 @@ class StoreConnection(Connection):
         self.number = number
         self.store_id = store_id
         self.inventory_due = False
+        self.tiers: list[TierFill] = []

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from octavo_scheduler.connections import GatewayConnection, StoreConnection, WorkerConnection
 from octavo_scheduler.core import Core
 from octavo_scheduler.events import Event, Tick
+from octavo_scheduler.journal import Journal
 from octavo_scheduler.observer import Observer
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.policy import Policy
@@ -38,6 +39,7 @@ class Driver:
         self.workers: dict[int, WorkerConnection] = {}
         self.gateways: dict[int, GatewayConnection] = {}
         self.stores: dict[str, StoreConnection] = {}
+        self.journal = Journal()
         self._observer = observer
         self._log = log
         self._on_stuck = on_stuck
@@ -55,6 +57,7 @@ class Driver:
         effects = self.core.handle(event)
         self._carry_out(effects)
         if effects.facts:
+            self.journal.record(effects.facts)
             self._observer.record(effects.facts, self.core.cell.now_us)
 
     def _carry_out(self, effects: Effects) -> None:

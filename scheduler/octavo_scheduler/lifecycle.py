@@ -6,6 +6,7 @@ from array import array
 
 from octavo_scheduler.admission import least_blocks
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.costing import accrue_all
 from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
@@ -345,6 +346,7 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
     cell.queue.remove(request)
     cell.admission_due = True
     reason = "deadline" if outcome.outcome == "deadline" else "cancel"
+    accrue_all(request, cell.fleet.workers, cell.now_us)
     for choice in request.choices:
         choice.phase = Phase.DONE
         if choice.sequence is not None:
@@ -358,6 +360,13 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
         outcome=outcome.outcome,
         reason=outcome.reason,
         tokens=sum(len(choice.output) for choice in request.choices),
+        tenant=request.tenant,
+        prompt_tokens=len(request.prompt),
+        cached_tokens=max(0, request.cached_tokens),
+        first_token_us=request.first_token_us,
+        attempts=request.attempts,
+        preemptions=request.preemptions,
+        **request.cost.figures(),
     )
     cell.touch(request)
     if outcome.outcome in ("failed", "rejected"):

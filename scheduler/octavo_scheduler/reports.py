@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo_scheduler.batching import ahead_tokens
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.costing import Work, charge
 from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
@@ -35,6 +36,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             worker_finished(cell, finished.choice, finish.reason, finish.stop_token, finish.message)
     for first in report.first_tokens:
         sequence = worker.sequences.get(first.seq)
+        if sequence is not None:
+            sequence.worker_wait_us = first.wait_us
         if sequence is not None and not sequence.choice.request.prefill_us:
             sequence.choice.request.worker_wait_us = first.wait_us
             sequence.choice.request.prefill_us = first.prefill_us
@@ -61,6 +64,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     slots, tokens = worker.slots, report.tokens
     low_water = ahead_tokens(worker, cell.policy)
     at = logprob_at = context = 0
+    work: list[Work] = []
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is None:
@@ -69,10 +73,15 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         choice = sequence.choice
         context += computed
+        # a sibling's prompt was computed by its leader
+        tokens_done = 1 if sequence.unpaid_blocks and not sequence.computed_len else computed - sequence.computed_len
+        work.append(Work(sequence, tokens_done, count, computed, sequence.first_token_us < 0))
         sequence.computed_len = computed
         if count:
             request = choice.request
             sequence.length += count
+            if sequence.first_token_us < 0:
+                sequence.first_token_us = cell.now_us
             if choice.phase is Phase.RUNNING:
                 choice.output.extend(tokens[at : at + count])
                 if choice.logprobs is not None:
@@ -100,6 +109,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:
             worker.hungry[sequence] = None
+    charge(worker, report.wall_us, work)
     worker.starved = len(report.starved)
     cell.counters["starved_steps"] += bool(report.starved)
     return context
@@ -158,6 +168,11 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
     cell.counters["loaded_blocks"] += ok
     cell.counters["tier_hit_tokens"] += loaded_tokens
     request.kv_load_us += elapsed_us
+    leased_byte_s = done.bytes * elapsed_us / 1e6
+    if done.tier == "nvme":
+        request.cost.nvme_byte_s += leased_byte_s
+    else:  # DRAM proper, or on its way below it
+        request.cost.dram_byte_s += leased_byte_s
     cell.fact(
         "kv.load",
         request,
@@ -182,6 +197,7 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
     if worker.sequences.get(sequence.seq) is sequence:
         cached = (transfer.base_blocks + ok) * worker.block_tokens
         sequence.wait_xfer = 0
+        request.cost.saved_tier_tokens += loaded_tokens
         sequence.cached_len = max(sequence.cached_len, cached)
         sequence.computed_len = max(sequence.computed_len, cached)
         sequence.walked = max(sequence.walked, transfer.base_blocks + ok)

@@ -20,6 +20,7 @@ from octavo_gateway.requests import (
     CancelOutcome,
     ChatMessage,
     ChoiceEnd,
+    Cost,
     Delta,
     EdgeContext,
     Event,
@@ -33,6 +34,8 @@ from octavo_gateway.requests import (
 
 WORDS = ("Paris", " is", " the", " capital", " of", " France", ".")
 MAX_BODY_BYTES = 256 * 1024
+
+COST = Cost(prefill_device_us=1500, decode_device_us=2500, kv_pool_byte_s=1e6, saved_prefix_tokens=16)
 
 Item = Event | Exception | asyncio.Event
 """One step of a script: an event to hand out, an error to raise, something to wait for."""
@@ -58,7 +61,7 @@ def deltas(words: Sequence[str], index: int = 0, logprobs: int | None = None, fi
 
 def finished(prompt: int = 5, completion: int = 7, cached: int = 2) -> Finished:
     """The end of a generation that did not fail."""
-    return Finished(Usage(prompt, cached, completion), Timings(1), [ChoiceEnd(0, "stop", completion, 1, b"")])
+    return Finished(Usage(prompt, cached, completion), Timings(1), [ChoiceEnd(0, "stop", completion, 1, b"")], COST)
 
 
 def speak(params: RequestParams) -> list[Item]:
@@ -74,6 +77,7 @@ class FakeGeneration:
     def __init__(self, request_id: str, script: Sequence[Item]) -> None:
         self.request_id, self.trace_id, self.model = request_id, "ab" * 16, "smollm2"
         self.prompt_tokens, self.seed = 5, 1
+        self.cost = Cost()
         self.closed: list[str] = []
         self.was_closed = asyncio.Event()
         self.pulled = 0
