@@ -29,6 +29,9 @@ from octavo_gateway.chat import ChatRenderer
 from octavo_gateway.gateway import ModelFacts, OctavoGateway
 from octavo_gateway.http.server import start_http
 from octavo_gateway.metrics import GatewayMetrics
+from octavo_gateway.page.cell_wire import CellWatch
+from octavo_gateway.page.feed import LiveFeed
+from octavo_gateway.page.latency import LatencyWindow
 from octavo_gateway.service import InferenceServicer, register
 from octavo_gateway.tenants import TenantDirectory
 from octavo_gateway.tokenizer_files import generation_defaults, load_tokenizer
@@ -83,8 +86,9 @@ async def setup(host: Host) -> None:
         if host.state != "draining":
             host.set_state("serving" if ready else "not_serving", "" if ready else "no scheduler with a ready worker")
 
+    channel = open_channel(settings.scheduler)
     upstream = Upstream(
-        open_channel(settings.scheduler),
+        channel,
         UpstreamSettings(
             gateway_id=settings.gateway_id or f"{socket.gethostname()}-{os.getpid()}",
             connect_grace_s=settings.connect_grace_s,
@@ -97,16 +101,20 @@ async def setup(host: Host) -> None:
         on_ready,
     )
     metrics = GatewayMetrics(host.metrics, lambda: upstream.live_count)
+    window = LatencyWindow(time.monotonic, manifest.scheduler.default_slo_class)
+    tenants = TenantDirectory(manifest.tenants.keys, manifest.tenants.admins)
     gateway = OctavoGateway(
-        admission, upstream, TenantDirectory(manifest.tenants.keys), facts, metrics, host.tracer, host.log,
-        time.monotonic, settings.slow_client_timeout_s,
+        admission, upstream, tenants, facts, metrics, host.tracer, host.log,
+        time.monotonic, settings.slow_client_timeout_s, window.ended,
     )  # fmt: skip
+    feed = LiveFeed(CellWatch(channel), window, upstream.live_requests, time.monotonic, admission.model, host.log)
+    metrics.watch_viewers(lambda: feed.viewers)
     register(InferenceServicer(gateway, host.log), host.server, settings.max_body_bytes)
     host.announce(inference_pb2.DESCRIPTOR)
     host.on_drain(gateway.drain)
     await host.listen(settings.grpc_listen)
     host.set_state("not_serving", "no scheduler with a ready worker")
-    await start_http(gateway, host)
+    await start_http(gateway, feed, host)
     host.log.info("gRPC on %s, HTTP on %s", host.urls["grpc"], host.urls["http"])
     host.spawn(upstream.run(), "upstream")
     gc.freeze()

@@ -20,6 +20,7 @@ class GatewayMetrics:
     """Names follow the Prometheus form of the GenAI server metrics; seconds and tokens."""
 
     def __init__(self, registry: CollectorRegistry, live_count: Callable[[], int]) -> None:
+        self._registry = registry
         self._requests = Counter(
             "octavo_gateway_requests", "Requests by how they ended.", ["outcome", "reason"], registry=registry
         )
@@ -68,6 +69,11 @@ class GatewayMetrics:
         )
         live = Gauge("octavo_gateway_live_requests", "Requests under way.", registry=registry)
         live.set_function(live_count)
+
+    def watch_viewers(self, viewers: Callable[[], int]) -> None:
+        """Who looks at the live view now."""
+        gauge = Gauge("octavo_gateway_page_viewers", "Open live views.", registry=self._registry)
+        gauge.set_function(viewers)
 
     def first_token(self, seconds: float) -> None:
         self._ttft.observe(seconds)

@@ -70,6 +70,14 @@ class EdgeContext:
 
 
 @dataclass(frozen=True, slots=True)
+class Audience:
+    """Who looks at the live view."""
+
+    tenant: str
+    sees_all: bool  # every tenant's requests, workers, ledger
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     token_id: int
     text: str
@@ -241,6 +249,9 @@ class Gateway(Protocol):
 
     def models(self, edge: EdgeContext) -> list[ModelInfo]:
         """The served models. Raises Unauthenticated."""
+
+    def audience(self, edge: EdgeContext) -> Audience:
+        """What the caller may see of the cell. Raises Unauthenticated."""
 
     @property
     def ready(self) -> bool:

@@ -93,6 +93,10 @@ class Upstream:
         """Requests under way."""
         return len(self._live)
 
+    def live_requests(self) -> list[LiveRequest]:
+        """Requests under way."""
+        return list(self._live.values())
+
     async def wait_ready(self) -> Limits:
         """Limits in force. Waits a short grace for a scheduler or worker that is coming back; then Unavailable."""
         if not self.ready and self._was_ready:
