@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from octavo.errors import OctavoError
 
-from octavo_cli.commands import ask, bench, cluster, demo, doctor, trace
+from octavo_cli.commands import ask, bench, cluster, demo, doctor, top, trace
 from octavo_cli.exits import exit_code
 
 app = typer.Typer(
@@ -37,7 +37,7 @@ def root(
     """Octavo serves language models."""
 
 
-for group in (cluster, ask, trace, doctor, bench, demo):
+for group in (cluster, ask, top, trace, doctor, bench, demo):
     group.register(app)
 
 

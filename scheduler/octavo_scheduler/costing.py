@@ -54,13 +54,14 @@ def accrue(sequence: Sequence, block_bytes: int, now_us: int) -> None:
     sequence.accrued_us = now_us
 
 
-def pass_on_shared(sequence: Sequence) -> None:
+def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
     """The payer of the siblings' common blocks leaves: the next one that still holds them pays."""
     if sequence.unpaid_blocks:
         return
     for choice in sequence.choice.request.choices:
         other = choice.sequence
         if other is not None and other is not sequence and other.epoch == sequence.epoch and other.unpaid_blocks:
+            accrue(other, block_bytes, now_us)
             other.unpaid_blocks = 0
             return
 

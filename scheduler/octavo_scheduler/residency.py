@@ -194,7 +194,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence) -> None:
     choice = sequence.choice
     request = choice.request
     accrue(sequence, worker.block_bytes, cell.now_us)
-    pass_on_shared(sequence)
+    pass_on_shared(sequence, worker.block_bytes, cell.now_us)
     cell.fact(
         "residency",
         request,

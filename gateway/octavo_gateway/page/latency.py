@@ -114,12 +114,12 @@ def at_share(ordered: Sequence[float], share: float) -> float:
 
 
 def goodput(ended: Iterable[Measured], targets: Mapping[str, Target]) -> list[dict[str, Any]]:
-    """Per class: requests that met their SLO, that missed it, and the former per second. Only a whole answer can meet it."""
+    """Per class: requests that met their SLO, that missed it, and the former per second. Only a whole answer meets it; what its client cancelled counts for neither."""
     met = dict.fromkeys(targets, 0)
     missed = dict.fromkeys(targets, 0)
     for item in ended:
         target = targets.get(item.slo_class)
-        if target is not None:
+        if target is not None and item.outcome != "cancelled":
             (met if meets(item, target) else missed)[item.slo_class] += 1
     return [
         {

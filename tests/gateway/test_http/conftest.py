@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +14,14 @@ import openai
 import pytest
 import pytest_asyncio
 import uvloop
-from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, UnknownModel
+from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, Unavailable, UnknownModel, UnknownRequest
 from octavo.rpc.host import Host
 from octavo.rpc.testing import running_host
 from octavo_gateway.http.server import start_http
+from octavo_gateway.page.feed import LiveFeed
+from octavo_gateway.page.latency import LatencyWindow
 from octavo_gateway.requests import (
+    Audience,
     CancelOutcome,
     ChatMessage,
     ChoiceEnd,
@@ -117,6 +122,7 @@ class FakeGateway:
     slow_client_timeout_s: float = 0.5
     ready: bool = True
     api_key: str = ""  # empty: none is needed
+    sees_all: bool = True
     requests: list[RequestParams] = field(default_factory=list)
     edges: list[EdgeContext] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
@@ -178,6 +184,10 @@ class FakeGateway:
             raise InvalidRequest("token_ids: 256 is out of range", field="token_ids")
         return bytes(token_ids).decode()
 
+    def audience(self, edge: EdgeContext) -> Audience:
+        self._check_key(edge)
+        return Audience("default", self.sees_all)
+
     def _check_key(self, edge: EdgeContext) -> None:
         if self.api_key and edge.api_key != self.api_key:
             raise Unauthenticated("an API key is needed")
@@ -185,6 +195,49 @@ class FakeGateway:
     def models(self, edge: EdgeContext) -> list[ModelInfo]:
         self._check_key(edge)
         return [ModelInfo("smollm2", 8192, 49152, "llama", "c0ffee" * 10, 1_700_000_000)]
+
+
+class FakeCell:
+    """A scheduler whose moments count up; away when told so."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.away = False
+
+    async def live(self) -> dict[str, Any]:
+        self.asked += 1
+        if self.away:
+            raise Unavailable("the scheduler does not answer")
+        names = ("running", "waiting", "recent", "workers", "stores", "ledger", "slo_classes", "gateways")
+        moment: dict[str, Any] = {name: [] for name in names}
+        return moment | {
+            "ready": True, "why_not_ready": "", "waiting_count": 0, "running_count": self.asked,
+            "waiting_prompt_tokens": 0, "counters": {},
+        }  # fmt: skip
+
+    async def timeline(self, request_id: str, tenant: str) -> dict[str, Any]:
+        if request_id != "known":
+            raise UnknownRequest("this request is not known here")
+        span = {"name": "queue", "service": "scheduler", "start_ms": 0.0, "end_ms": 5.0, "running": False}
+        return {"request": {"request_id": request_id, "tenant": tenant}, "spans": [span | {"attributes": {}}]}
+
+
+def new_feed(cell: FakeCell | None = None, **options: Any) -> LiveFeed:
+    """A feed over a scripted scheduler, for a gateway without requests."""
+    window = LatencyWindow(time.monotonic, "default")
+    log = logging.getLogger("octavo.test")
+    return LiveFeed(cell or FakeCell(), window, list, time.monotonic, "smollm2", log, **options)
+
+
+@pytest.fixture
+def make_feed() -> Any:
+    """(a scripted scheduler, a feed over it)"""
+
+    def build(**options: Any) -> tuple[FakeCell, LiveFeed]:
+        cell = FakeCell()
+        return cell, new_feed(cell, **options)
+
+    return build
 
 
 @dataclass
@@ -235,7 +288,7 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Edge
         "observability.trace_files": False,
     }
     async with running_host("gateway", tmp_path_factory.mktemp("run"), settings) as host:
-        address = await start_http(gateway, host)
+        address = await start_http(gateway, new_feed(), host)
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=20) as http:
             yield Edge(gateway, host, address, http)
 

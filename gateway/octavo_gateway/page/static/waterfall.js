@@ -4,6 +4,7 @@ import { byId, bytes, make, ms } from "/page/dom.js";
 import { showTab } from "/page/tabs.js";
 
 const AGAIN_MS = 500;
+const PHASES = ["prefill", "decode", "preempted"];
 let shown = null;
 let timer = 0;
 
@@ -35,7 +36,7 @@ function draw(content) {
   const rows = make("div", "spans");
   for (const span of content.spans) {
     const bar = make("div", "bar");
-    const part = make("i", `service-${span.service}`);
+    const part = make("i", PHASES.includes(span.name) ? `phase-${span.name}` : `service-${span.service}`);
     part.style.left = `${(100 * span.start_ms) / whole}%`;
     part.style.width = `${Math.max(0.4, (100 * (span.end_ms - span.start_ms)) / whole)}%`;
     bar.append(part);
