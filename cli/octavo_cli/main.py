@@ -14,6 +14,7 @@ from octavo_cli.exits import exit_code
 app = typer.Typer(
     name="octavo",
     help="Octavo serves language models. `octavo up` starts a local cluster, `octavo chat` talks to it.",
+    epilog="Exit codes: 0 done, 1 failed, 2 unusable arguments, 3 artifact mismatch, 4 no cluster, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
