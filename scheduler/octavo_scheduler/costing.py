@@ -7,44 +7,48 @@ siblings' common blocks count once and a block that two requests share counts fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
 
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.request import Request, Sequence
 
 
-@dataclass(slots=True)
-class Work:
-    """How far one report took one sequence."""
+def charge(
+    worker: Worker,
+    wall_us: int,
+    advanced: Items[Sequence],
+    counts: Items[int],
+    contexts: Items[int],
+    prefilled: Mapping[int, int],
+) -> None:
+    """Splits `wall_us` of the worker's steps over the sequences that `advanced` in them.
 
-    sequence: Sequence
-    tokens: int  # positions whose KV was computed
-    sampled: int  # tokens sampled
-    context: int  # positions attended to at the end
-    prefill: bool  # no token of this residency was sampled before
-
-
-def charge(worker: Worker, wall_us: int, work: list[Work]) -> None:
-    """Splits `wall_us` of the worker's steps over what they did."""
-    if wall_us <= 0 or not work:
-        return
+    Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them (by their
+    place) that had sampled nothing in this residency before, with the positions computed for them.
+    """
     costs = worker.costs
-    weights = [
-        (costs.prefill_token_us * item.tokens if item.prefill else costs.decode_seq_us * item.sampled)
-        + costs.context_token_us * item.context
-        + 1e-6
-        for item in work
-    ]
-    scale = wall_us / sum(weights)
-    for item, weight in zip(work, weights, strict=True):
-        choice = item.sequence.choice
-        cost, share_us = choice.request.cost, weight * scale
-        if not item.prefill:
-            cost.decode_us += share_us
+    decode_us, context_us = costs.decode_seq_us, costs.context_token_us
+    weights = [decode_us * count + context_us * context for count, context in zip(counts, contexts, strict=True)]
+    for at, tokens in prefilled.items():
+        weights[at] = costs.prefill_token_us * tokens + context_us * contexts[at]
+    total = sum(weights)
+    if wall_us <= 0 or total <= 0:
+        return
+    scale = wall_us / total
+    if not prefilled:  # nearly every report
+        for sequence, weight in zip(advanced, weights, strict=True):
+            sequence.choice.request.cost.decode_us += weight * scale
+        return
+    for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):
+        choice = sequence.choice
+        cost = choice.request.cost
+        if at not in prefilled:
+            cost.decode_us += weight * scale
         elif choice.residencies > 1:
-            cost.recompute_us += share_us
+            cost.recompute_us += weight * scale
         else:
-            cost.prefill_us += share_us
+            cost.prefill_us += weight * scale
 
 
 def accrue(sequence: Sequence, block_bytes: int, now_us: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo_scheduler.batching import ahead_tokens
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.costing import Work, charge
+from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
@@ -64,7 +64,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     slots, tokens = worker.slots, report.tokens
     low_water = ahead_tokens(worker, cell.policy)
     at = logprob_at = context = 0
-    work: list[Work] = []
+    advanced: list[Sequence] = []
+    prefilled: dict[int, int] = {}
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is None:
@@ -73,9 +74,11 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         choice = sequence.choice
         context += computed
-        # a sibling's prompt was computed by its leader
-        tokens_done = 1 if sequence.unpaid_blocks and not sequence.computed_len else computed - sequence.computed_len
-        work.append(Work(sequence, tokens_done, count, computed, sequence.first_token_us < 0))
+        if sequence.first_token_us < 0:
+            # a sibling's prompt was computed by its leader
+            sibling = sequence.unpaid_blocks and not sequence.computed_len
+            prefilled[len(advanced)] = 1 if sibling else computed - sequence.computed_len
+        advanced.append(sequence)
         sequence.computed_len = computed
         if count:
             request = choice.request
@@ -109,7 +112,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:
             worker.hungry[sequence] = None
-    charge(worker, report.wall_us, work)
+    charge(worker, report.wall_us, advanced, report.counts, report.computed_len, prefilled)
     worker.starved = len(report.starved)
     cell.counters["starved_steps"] += bool(report.starved)
     return context
