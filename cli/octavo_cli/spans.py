@@ -45,6 +45,8 @@ class Span:
     attributes: dict[str, Any]
     events: tuple[SpanEvent, ...]
     error: str
+    links: tuple[tuple[str, str], ...] = ()
+    """(trace id, span id) of what it follows from: the interrupted residency before it."""
 
     @property
     def request_id(self) -> str:
@@ -63,6 +65,30 @@ def read_spans(run_dir: Path) -> list[Span]:
                 continue
             spans += _spans_of(content)
     return spans
+
+
+class TraceTail:
+    """What was appended to the trace files of a run folder since the last look; `skip` passes over what is there now."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._offsets: dict[Path, int] = {}
+
+    def skip(self) -> None:
+        """Begins at the files' present ends."""
+        self._offsets = {path: path.stat().st_size for path in self._run_dir.glob("traces-*.jsonl")}
+
+    def read(self) -> list[Span]:
+        """The spans of whole new lines."""
+        spans: list[Span] = []
+        for path in sorted(self._run_dir.glob("traces-*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                whole, _newline, _rest = file.read().rpartition(b"\n")
+            self._offsets[path] = self._offsets.get(path, 0) + len(whole) + bool(whole)
+            for line in whole.splitlines():
+                spans += _spans_of(json.loads(line))
+        return spans
 
 
 def find_trace(spans: Iterable[Span], wanted: str = "") -> list[Span]:
@@ -114,6 +140,7 @@ def _span(item: dict[str, Any], service: str) -> Span:
         end_ns=int(item.get("endTimeUnixNano", 0)),
         attributes=_attributes(item.get("attributes", [])),
         events=events,
+        links=tuple((link.get("traceId", ""), link.get("spanId", "")) for link in item.get("links", [])),
         error=(status.get("message") or "error") if failed else "",
     )
 

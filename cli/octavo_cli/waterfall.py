@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from octavo_cli.spans import REQUEST_SPAN, Span
+from octavo_cli.ttft import TTFT_KEY, Ttft, ttft_of
 
 COLOURS = {"gateway": "cyan", "scheduler": "yellow", "gpuworker": "green", "kvstore": "magenta"}
-_HIDDEN = ("gen_ai.latency.", "gen_ai.request.", "network.", "server.", "rpc.", "thread.", "code.")
+_HIDDEN = ("gen_ai.latency.", "octavo.ttft.", "gen_ai.request.", "network.", "server.", "rpc.", "thread.", "code.")
 _HEADLINE_OR_TWICE = {
     "gen_ai.operation.name",
     "gen_ai.provider.name",
@@ -23,7 +24,6 @@ _HEADLINE_OR_TWICE = {
 }
 """What the headline says already, and older names of the same figure; `--json` has everything."""
 _PREFIXES = ("octavo.", "gen_ai.")
-_TTFT_KEYS_S = ("gen_ai.latency.time_to_first_token",)
 
 
 def ordered(spans: Sequence[Span]) -> list[tuple[int, Span]]:
@@ -56,6 +56,9 @@ def draw(spans: Sequence[Span], console: Console) -> None:
     block = "█" if console.encoding.lower().startswith("utf") else "#"
     for title in headline(spans):
         console.print(Text(title, style="bold"), soft_wrap=True)
+    root = next((span for span in spans if span.name == REQUEST_SPAN), None)
+    if root is not None and (ttft := ttft_of(root)) is not None:
+        console.print(Text(ttft_line(ttft)), soft_wrap=True)
     for depth, span in rows:
         line = Text(f"{'  ' * depth + span.name:<{name_width}}  ")
         colour = "red" if span.error else COLOURS.get(span.service, "white")
@@ -66,6 +69,13 @@ def draw(spans: Sequence[Span], console: Console) -> None:
         if notes := describe(span):
             line.append(f"  {notes}", style="dim")
         console.print(line, soft_wrap=True)
+
+
+def ttft_line(ttft: Ttft) -> str:
+    """`TTFT 50.0 ms = queue 3.1 + prefill 45.0 + transport 1.9`: parts of at least 0.05 ms, in the order of the way."""
+    named = [f"{name} {value:.1f}" for name, value in ttft.parts.items() if value >= 0.05]
+    off = "" if ttft.adds_up else f"  (they add up to {sum(ttft.parts.values()):.1f} ms)"
+    return f"TTFT {ttft.total_ms:.1f} ms = {' + '.join(named) or '0'}{off}"
 
 
 def bar(start_ns: int, end_ns: int, total_ns: int, width: int, block: str = "█") -> str:
@@ -88,16 +98,16 @@ def headline(spans: Sequence[Span]) -> list[str]:
     lines.append("  ".join(facts))
     for span in spans:
         if span.name == "cancel":
-            reason = span.attributes.get("octavo.cancel.reason") or span.attributes.get("reason") or "unknown"
+            said = span.attributes
+            reason = said.get("octavo.cancel.reason") or said.get("octavo.reason") or said.get("reason") or "unknown"
             lines.append(f"cancelled: {reason}, all blocks back after {(span.end_ns - span.start_ns) / 1e6:.1f} ms")
     return lines
 
 
 def first_token_ms(spans: Sequence[Span], root: Span) -> float | None:
     """Milliseconds from the request's start to its first token: the gateway's own figure, else the prefill's end."""
-    for key in _TTFT_KEYS_S:
-        if isinstance(value := root.attributes.get(key), int | float):
-            return float(value) * 1000.0
+    if isinstance(value := root.attributes.get(TTFT_KEY), int | float):
+        return float(value) * 1000.0
     ends = [span.end_ns for span in spans if span.name == "prefill" and not span.error]
     return (min(ends) - root.start_ns) / 1e6 if ends else None
 

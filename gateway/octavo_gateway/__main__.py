@@ -99,9 +99,16 @@ async def setup(host: Host) -> None:
         time.monotonic,
         host.log,
         on_ready,
+        lambda load: metrics.cell_load(load),
     )
-    metrics = GatewayMetrics(host.metrics, lambda: upstream.live_count)
-    window = LatencyWindow(time.monotonic, manifest.scheduler.default_slo_class)
+    metrics = GatewayMetrics(
+        host.metrics,
+        lambda: upstream.live_count,
+        manifest.scheduler.slo_classes,
+        manifest.scheduler.default_slo_class,
+        admission.model,
+    )
+    window = LatencyWindow(time.monotonic, manifest.scheduler.default_slo_class, metrics.missed_by)
     tenants = TenantDirectory(manifest.tenants.keys, manifest.tenants.admins)
     gateway = OctavoGateway(
         admission, upstream, tenants, facts, metrics, host.tracer, host.log,

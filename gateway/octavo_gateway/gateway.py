@@ -132,6 +132,7 @@ class OctavoGateway:
         limits = await self._upstream.wait_ready()
         self._admission.check(params, limits)
         tokenizing_ns = time.time_ns()
+        tokenizing = self._clock()
         prompt_ids = await self._encode(params)
         tokenized = self._clock()
         span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
@@ -141,6 +142,7 @@ class OctavoGateway:
         live = await self._same_request(admitted)
         if live is None:
             live = self._submit(admitted, span, received)
+            live.tokenize_us = int((tokenized - tokenizing) * 1e6)
         await self._accepted(live, span)
         return GenerationView(live, span, self._tokenizer, self._clock, self._log, tokenized_s=tokenized)
 
@@ -180,6 +182,7 @@ class OctavoGateway:
         live = self._new_live(admitted.tenant, admitted.request_id, admitted, received)
         live.traceparent = span.traceparent
         live.deadline = deadline
+        live.itl_target_s = self._metrics.itl_target_s(admitted.slo_class)
         self._upstream.submit(live)
         self._name(live, admitted.tenant, admitted.request_id, admitted.idempotency_key)
         if deadline is not None:

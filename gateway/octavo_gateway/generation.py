@@ -81,7 +81,8 @@ class GenerationView:
         live = self._live
         if live.error is not None:
             self._leave()
-            self._span.cost(live.cost)
+            self._record_detokenize()
+            self._span.latencies(live)
             self._span.fail(live.error)
             self._log_end(live.error.default_reason, live.error.reason)
             raise live.error
@@ -104,6 +105,7 @@ class GenerationView:
             return
         self._leave()
         self._live.leave(reason)
+        self._record_detokenize()
         if self._live.cancel_reason and not self._live.ended:  # its cost comes with the scheduler's word
             self._live.at_end.append(lambda: self._close_span(reason))
         else:
@@ -111,8 +113,7 @@ class GenerationView:
         self._log_end("cancelled", reason)
 
     def _close_span(self, reason: str) -> None:
-        if self._live.ended:
-            self._span.cost(self._live.cost)
+        self._span.latencies(self._live)
         self._span.fail(Cancelled(f"closed: {reason}", reason=reason))
 
     @property
@@ -136,6 +137,7 @@ class GenerationView:
             live.completion_tokens,
             ((live.completed or self._clock()) - live.received) * 1e3,
             self.trace_id,
+            extra={"request_id": self.request_id, "trace_id": self.trace_id},
         )
 
     def _record_detokenize(self) -> None:
@@ -169,6 +171,7 @@ class GenerationView:
         def since(moment: float) -> int:
             return max(0, int((moment - live.received) * 1e6)) if moment else 0
 
+        parts = live.ttft_parts()
         admitted_us = since(live.submitted) + times.queue_us
         prefill_us = admitted_us + times.kv_load_us + times.worker_wait_us
         first_us = since(live.first_token)
@@ -189,4 +192,5 @@ class GenerationView:
             decode_us=times.decode_us,
             preemptions=times.preemptions,
             attempts=times.attempts,
+            ttft=parts[0] if parts is not None else None,
         )

@@ -142,6 +142,7 @@ def _finished_message(finished: Finished) -> pb.Finished:
             decode_us=timings.decode_us,
             preemptions=timings.preemptions,
             attempts=timings.attempts,
+            ttft=pb.TtftParts(**asdict(timings.ttft)) if timings.ttft is not None else None,
         ),
         choices=[
             pb.ChoiceEnd(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from octavo_gateway.choice import ChoiceOutput, RawLogprob
 from octavo_gateway.request_state import load_state
 from octavo_gateway.requests import Cost
 from octavo_gateway.tokenizer import Tokenizer
+from octavo_gateway.ttft import Measured, TtftParts, decompose
 
 
 class Orders(Protocol):
@@ -55,6 +56,8 @@ class TravelledTimes:
     first_token_us: int = 0
     preemptions: int = 0
     attempts: int = 1
+    retry_us: int = 0
+    sample_us: int = 0
 
 
 class LiveRequest:
@@ -86,11 +89,20 @@ class LiveRequest:
         self.deadline: float | None = None
         self.deadline_timer: asyncio.TimerHandle | None = None
         self.cached_tokens = 0
+        self.cached_by_tier: dict[str, int] = {}
         self.busy_ns = 0  # spent on text
         self.times = TravelledTimes()
         self.cost = Cost()
         self.gaps_s = array("f")  # per token, of each arrival after the first
         self.at_end: list[Callable[[], None]] = []
+        self.tokenize_us = 0
+        self.resubmitted = 0.0  # the last time it was sent again
+        self.resubmitted_before_token = 0.0  # the resubmit that a new scheduler took before any token
+        self.times_cover_first_token = True  # what the scheduler measures is the way to this client's first token
+        self.first_busy_ns = 0  # busy_ns at the first token
+        self.longest_gap_s = 0.0
+        self.itl_target_s = 0.0  # of its SLO class; 0: none
+        self.gap_tokens = self.late_tokens = 0  # tokens after the first, and those whose gap missed the target
         self.finished = False
         self.error: OctavoError | None = None
         self.cancel_reason = ""
@@ -127,6 +139,11 @@ class LiveRequest:
                 self.fail(error)
                 return
             self._make_choices(self.admitted)
+        if attached and self.attempt == 1:
+            self.times_cover_first_token = False  # another client's request: its times began before this one
+        elif not attached and self.attempt > 1:
+            self.times_cover_first_token = self.times_cover_first_token and not self.first_token
+            self.resubmitted_before_token = self.resubmitted
         if not self.accepted.done():
             self.accepted.set_result(None)
 
@@ -154,10 +171,16 @@ class LiveRequest:
         now = self._clock()
         if not self.first_token:
             self.first_token = now
+            self.first_busy_ns = self.busy_ns
             self._observer.first_token(now - self.received)
         else:
-            self.gaps_s.append((now - self.last_token) / count)
-            self._observer.token_gap(now - self.last_token, count)
+            gap_s = now - self.last_token
+            self.gaps_s.append(gap_s / count)
+            self.longest_gap_s = max(self.longest_gap_s, gap_s)
+            self.gap_tokens += count
+            if self.itl_target_s and gap_s > self.itl_target_s * count:
+                self.late_tokens += count
+            self._observer.token_gap(gap_s, count)
         self.last_token = now
 
     def on_choice_finished(self, index: int, reason: str, stop_token: int) -> None:
@@ -178,12 +201,14 @@ class LiveRequest:
         retry_after_s: float,
         cached_tokens: int,
         times: TravelledTimes,
-        cost: Cost,
+        cached_by_tier: Mapping[str, int] | None = None,
+        cost: Cost | None = None,
     ) -> None:
         """The scheduler's terminal."""
         if self.ended:
             return
-        self.times, self.cached_tokens, self.cost = times, cached_tokens, cost
+        self.times, self.cached_tokens, self.cached_by_tier = times, cached_tokens, dict(cached_by_tier or {})
+        self.cost = cost or Cost()
         if outcome != "finished":
             self.fail(from_outcome(outcome, reason or self.cancel_reason, message, retry_after_s))
             return
@@ -232,6 +257,32 @@ class LiveRequest:
         """Tells every reader that something is new."""
         for event in self.wakeups:
             event.set()
+
+    def ttft_parts(self) -> tuple[TtftParts, int] | None:
+        """Where the time to the first token went, and the overlap in microseconds; None when nobody can say."""
+        times = self.times
+        if not self.first_token or not times.first_token_us or not self.times_cover_first_token:
+            return None
+
+        def us(seconds: float) -> int:
+            return max(0, round(seconds * 1e6))
+
+        lost_s = self.resubmitted_before_token - self.submitted if self.resubmitted_before_token else 0.0
+        return decompose(
+            Measured(
+                total=us(self.first_token - self.received),
+                before_submit=us(self.submitted - self.received),
+                tokenize=self.tokenize_us,
+                lost_scheduler=us(lost_s),
+                queue=times.queue_us,
+                retry=times.retry_us,
+                kv_load=times.kv_load_us,
+                worker_wait=times.worker_wait_us,
+                prefill=times.prefill_us,
+                sample=times.sample_us,
+                detokenize=self.first_busy_ns // 1000,
+            )
+        )
 
     @property
     def completion_tokens(self) -> int:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, Protocol
 
+from octavo_gateway.ttft import TtftParts
+
 FinishWord = Literal["stop", "length", "tool_calls"]
 
 
@@ -124,6 +126,7 @@ class Timings:
     decode_us: int = 0
     preemptions: int = 0
     attempts: int = 1
+    ttft: TtftParts | None = None
 
 
 @dataclass(frozen=True, slots=True)

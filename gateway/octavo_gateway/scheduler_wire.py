@@ -106,6 +106,7 @@ def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent) -> None:
             end.retry_after_us / 1e6,
             end.cached_tokens,
             _times(end.times),
+            end.cached_by_tier,
             read_cost(end.cost),
         )
 
@@ -130,4 +131,6 @@ def _times(times: scheduler_pb2.RequestTimes) -> TravelledTimes:
         first_token_us=times.first_token_us,
         preemptions=times.preemptions,
         attempts=max(1, times.attempts),
+        retry_us=times.retry_us,
+        sample_us=times.sample_us,
     )

@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.live import LiveRequest
-from octavo_gateway.requests import Cost, Finished
+from octavo_gateway.requests import Finished
 
 _SERVER_FAULTS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
@@ -67,8 +67,7 @@ class RequestSpan:
 
     def finish(self, live: LiveRequest, finished: Finished) -> None:
         """The client has the whole answer."""
-        usage, times = finished.usage, live.times
-        prefill_s, decode_s = times.prefill_us / 1e6, times.decode_us / 1e6
+        usage = finished.usage
         attributes: dict[str, int | float | str] = {
             "octavo.outcome": "finished",
             "gen_ai.response.model": live.admitted.model if live.admitted else "",
@@ -77,8 +76,21 @@ class RequestSpan:
             "gen_ai.usage.prompt_tokens": usage.prompt_tokens,
             "gen_ai.usage.completion_tokens": usage.completion_tokens,
             "gen_ai.usage.cached_tokens": usage.cached_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
             "gen_ai.usage.num_sequences": len(live.choices),
-            "gen_ai.latency.e2e": live.completed - live.received,
+        }
+        self._span.set_attributes(attributes)
+        self.latencies(live)
+        self._span.set_attribute(
+            "gen_ai.response.finish_reasons", [choice.finish_reason for choice in finished.choices]
+        )
+        self._end(0)
+
+    def latencies(self, live: LiveRequest) -> None:
+        """What is known of where the time went and what it cost, on every outcome: seconds, parts of the TTFT in microseconds."""
+        times, received = live.times, live.received
+        prefill_s, decode_s = times.prefill_us / 1e6, times.decode_us / 1e6
+        attributes: dict[str, int | float | str] = {
             "gen_ai.latency.time_in_queue": times.queue_us / 1e6,
             "gen_ai.latency.time_in_scheduler": times.scheduler_us / 1e6,
             "gen_ai.latency.time_in_model_prefill": prefill_s,
@@ -86,19 +98,18 @@ class RequestSpan:
             "gen_ai.latency.time_in_model_inference": prefill_s + decode_s,
             "octavo.preemptions": times.preemptions,
             "octavo.attempts": times.attempts,
+            "octavo.longest_stall_us": int(live.longest_gap_s * 1e6),
+            **{f"octavo.cached.{tier}_tokens": tokens for tier, tokens in live.cached_by_tier.items()},
         }
+        if live.ended:
+            attributes |= {f"octavo.cost.{name}": value for name, value in asdict(live.cost).items()}
+        if live.completed:
+            attributes["gen_ai.latency.e2e"] = live.completed - received
         if live.first_token:
-            attributes["gen_ai.latency.time_to_first_token"] = live.first_token - live.received
+            attributes["gen_ai.latency.time_to_first_token"] = live.first_token - received
+        if (measured := live.ttft_parts()) is not None:
+            attributes |= {f"octavo.ttft.{name}": value for name, value in asdict(measured[0]).items()}
         self._span.set_attributes(attributes)
-        self.cost(finished.cost)
-        self._span.set_attribute(
-            "gen_ai.response.finish_reasons", [choice.finish_reason for choice in finished.choices]
-        )
-        self._end(0)
-
-    def cost(self, cost: Cost) -> None:
-        """What the request took, as `octavo.cost.*`; before finish or fail."""
-        self._span.set_attributes({f"octavo.cost.{name}": value for name, value in asdict(cost).items()})
 
     def fail(self, error: OctavoError) -> None:
         """The request ended otherwise; a cancel is recorded as a cancel."""

@@ -58,6 +58,7 @@ class Upstream:
         clock: Callable[[], float],
         log: logging.Logger,
         on_ready: Callable[[bool], None] = lambda ready: None,
+        on_load: Callable[[scheduler_pb2.CellLoad], None] = lambda load: None,
     ) -> None:
         self._stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
         self._idle = asyncio.Event()
@@ -67,6 +68,7 @@ class Upstream:
         self._clock = clock
         self._log = log
         self._on_ready = on_ready
+        self._on_load = on_load
         self._boot_id = uuid.uuid4().hex
         self._live: dict[str, LiveRequest] = {}
         self._attaches: dict[str, scheduler_pb2.AttachOrder] = {}
@@ -243,6 +245,7 @@ class Upstream:
             if self.limits is not None and live.admitted.root_key != self.limits.root_key:
                 live.admitted = self._rekey(live.admitted, self.limits)
             live.attempt += 1
+            live.resubmitted = self._clock()
             self._send_submit(live)
 
     def _welcome(self, welcome: scheduler_pb2.GatewayWelcome) -> None:
@@ -288,6 +291,8 @@ class Upstream:
                 self._welcome(message.welcome)
             elif kind == "heartbeat":
                 self._hears_heartbeats = True
+                if message.heartbeat.HasField("load"):
+                    self._on_load(message.heartbeat.load)
 
     def _dispatch(self, event: scheduler_pb2.RequestEvent) -> None:
         kind = event.WhichOneof("event")

@@ -1,38 +1,39 @@
-"""Batch: the dense per-slot state of a worker, and the tensors of one step out of it."""
+"""Batch: the arrays of one mixed step, out of what compose() picked and the slots' table. numpy only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from octavo.step import Chunk, SeqView
 
-from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.sequence import Sequence
-from octavo_gpuworker.step_buffer import pack
+from octavo_gpuworker.slots import SlotTable
 
 
-class BlockTables:
-    """One row of block ids per slot, updated by grants, so that a step copies rows and builds no lists."""
+@dataclass(slots=True)
+class StepBatch:
+    """One mixed step: S sequences with T new tokens in all, sequence after sequence, without padding; R rows are sampled."""
 
-    def __init__(self, block_tokens: int, max_blocks: int) -> None:
-        self.block_tokens = block_tokens
-        self._table = np.zeros((8, max_blocks), dtype=np.int32)
-
-    def set(self, slot: int, blocks: list[int], start: int = 0) -> None:
-        """Writes `blocks` into the slot's row from column `start`."""
-        rows, columns = self._table.shape
-        if slot >= rows or start + len(blocks) > columns:
-            grown = np.zeros((max(rows, 2 * slot + 2), max(columns, start + len(blocks))), dtype=np.int32)
-            grown[:rows, :columns] = self._table
-            self._table = grown
-        self._table[slot, start : start + len(blocks)] = blocks
-
-    def rows(self, slots: np.ndarray, columns: int) -> np.ndarray:
-        """A copy of the first `columns` of the slots' rows."""
-        rows: np.ndarray = self._table[slots, :columns]
-        return rows
+    token_ids: NDArray[np.int32]
+    """[T]."""
+    query_start: NDArray[np.int32]
+    """[S + 1]: cumulative count of new tokens."""
+    context_len: NDArray[np.int32]
+    """[S]: KV length after this step, earlier tokens included."""
+    block_tables: NDArray[np.int32]
+    """[S, columns]: a row covers positions [0, context_len); what lies beyond is not read."""
+    sample_rows: NDArray[np.int32]
+    """[R]: rows of token_ids whose logits are wanted, ascending; the siblings of a prompt repeat its last one."""
+    rows: list[Sequence]
+    """[R]: whose parameters, seed and history the draw takes; not changed before the step's result was taken."""
+    row_slots: NDArray[np.int32]
+    """[R]: their rows of `slots`."""
+    positions: NDArray[np.int32]
+    """[R]: position of the token that is drawn."""
+    slots: SlotTable
 
 
 def views(sequences: Iterable[Sequence], block_tokens: int) -> list[SeqView]:
@@ -44,40 +45,68 @@ def views(sequences: Iterable[Sequence], block_tokens: int) -> list[SeqView]:
     ]
 
 
-def build_inputs(
-    chunks: list[Chunk], by_slot: dict[int, Sequence], tables: BlockTables, device: torch.device
-) -> StepInputs:
-    """The tensors of one mixed step, sequence after sequence, without padding."""
-    size = tables.block_tokens
-    counts = np.fromiter((chunk.count for chunk in chunks), dtype=np.int64, count=len(chunks))
-    starts = np.fromiter((chunk.start for chunk in chunks), dtype=np.int64, count=len(chunks))
-    slots = np.fromiter((chunk.slot for chunk in chunks), dtype=np.int64, count=len(chunks))
-    query_start = np.zeros(len(chunks) + 1, dtype=np.int64)
+def build_batch(chunks: list[Chunk], by_slot: dict[int, Sequence], table: SlotTable) -> StepBatch:
+    """The arrays of one mixed step; a leader at the end of its prefill brings its siblings' rows."""
+    slots = np.array([chunk.slot for chunk in chunks], np.int32)
+    starts = np.array([chunk.start for chunk in chunks], np.int32)
+    if all([chunk.count == 1 for chunk in chunks]):
+        return _decodes(chunks, slots, starts, by_slot, table)
+    counts = np.array([chunk.count for chunk in chunks], np.int32)
+    query_start = np.zeros(len(chunks) + 1, np.int32)
     np.cumsum(counts, out=query_start[1:])
-    total = int(query_start[-1])
-    positions = np.arange(total, dtype=np.int64) - np.repeat(query_start[:-1] - starts, counts)
-    token_ids = np.empty(total, dtype=np.int64)
-    for chunk, at in zip(chunks, query_start, strict=False):
-        tokens = by_slot[chunk.slot].tokens
-        if chunk.count == 1:
-            token_ids[at] = tokens[chunk.start]
-        else:
-            token_ids[at : at + chunk.count] = tokens[chunk.start : chunk.start + chunk.count]
-    contexts = starts + counts
-    table = tables.rows(slots, int(-(-contexts.max() // size)))
-    of_token = np.repeat(np.arange(len(chunks)), counts)
-    slot_mapping = table[of_token, positions // size].astype(np.int64) * size + positions % size
-    sampled = np.fromiter((chunk.samples for chunk in chunks), dtype=bool, count=len(chunks))
-    ints = (query_start.astype(np.int32), contexts.astype(np.int32), table)
-    packed = pack((token_ids, positions, slot_mapping, query_start[1:][sampled] - 1, *ints), device)
-    return StepInputs(
-        token_ids=packed[0],
-        positions=packed[1],
-        slot_mapping=packed[2],
-        sample_rows=packed[3],
-        query_start=packed[4],
-        context_len=packed[5],
-        block_tables=packed[6],
-        new_tokens=counts.tolist(),
-        contexts=contexts.tolist(),
+    token_ids = np.empty(int(query_start[-1]), np.int32)
+    rows: list[Sequence] = []
+    at: list[int] = []
+    owner: list[int] = []
+    for index, chunk in enumerate(chunks):
+        first, end = int(query_start[index]), int(query_start[index + 1])
+        token_ids[first:end] = table.tokens[chunk.slot, chunk.start : chunk.start + chunk.count]
+        if chunk.samples:
+            seq = by_slot[chunk.slot]
+            group = [seq, *seq.siblings]
+            rows += group
+            at += [end - 1] * len(group)
+            owner += [index] * len(group)
+    return _batch(token_ids, query_start, slots, starts + counts, np.array(at, np.int32), rows, owner, table)
+
+
+def _decodes(
+    chunks: list[Chunk],
+    slots: NDArray[np.int32],
+    starts: NDArray[np.int32],
+    by_slot: dict[int, Sequence],
+    table: SlotTable,
+) -> StepBatch:
+    """A step of one new token per sequence, the most frequent one."""
+    token_ids, query_start = table.tokens[slots, starts], np.arange(len(chunks) + 1, dtype=np.int32)
+    rows = [by_slot[chunk.slot] for chunk in chunks]
+    if all([chunk.samples and not seq.siblings for chunk, seq in zip(chunks, rows, strict=True)]):
+        return _batch(token_ids, query_start, slots, starts + 1, query_start[:-1], rows, None, table)
+    groups = [[seq, *seq.siblings] if chunk.samples else [] for chunk, seq in zip(chunks, rows, strict=True)]
+    owner = [index for index, group in enumerate(groups) for _ in group]
+    every = [seq for group in groups for seq in group]
+    return _batch(token_ids, query_start, slots, starts + 1, np.array(owner, np.int32), every, owner, table)
+
+
+def _batch(
+    token_ids: NDArray[np.int32],
+    query_start: NDArray[np.int32],
+    slots: NDArray[np.int32],
+    context_len: NDArray[np.int32],
+    sample_rows: NDArray[np.int32],
+    rows: list[Sequence],
+    owner: list[int] | None,
+    table: SlotTable,
+) -> StepBatch:
+    columns = -(-int(context_len.max()) // table.block_tokens)
+    return StepBatch(
+        token_ids=token_ids,
+        query_start=query_start,
+        context_len=context_len,
+        block_tables=table.blocks[slots, :columns],
+        sample_rows=sample_rows,
+        rows=rows,
+        row_slots=slots if owner is None else np.array([seq.slot for seq in rows], np.int32),
+        positions=context_len if owner is None else context_len[owner],
+        slots=table,
     )

@@ -17,7 +17,8 @@ from torch import Tensor
 from octavo_gpuworker.kernels.sampling_ops import Bias, Penalties, SampleInputs, SampleOutputs
 from octavo_gpuworker.kernels.table import KernelTable
 from octavo_gpuworker.orders import TokenLogprobs
-from octavo_gpuworker.sampler import GREEDY_BELOW, Sampled, sample
+from octavo_gpuworker.sampled import Sampled
+from octavo_gpuworker.sampler import GREEDY_BELOW, sample
 from octavo_gpuworker.sequence import Sequence
 
 
@@ -97,14 +98,7 @@ def _penalties(rows: Rows[Sequence], vocab_size: int, device: torch.device) -> P
 
 def _bias(rows: Rows[Sequence], device: torch.device) -> Bias | None:
     """Logit biases, and -inf for the ends of rows that are below their least length."""
-    entries: list[dict[int, float]] = []
-    for seq in rows:
-        row: dict[int, float] = {}
-        for token, value in seq.sampling.bias:
-            row[token] = row.get(token, 0.0) + value
-        if seq.output_len < seq.sampling.min_tokens:
-            row |= dict.fromkeys(seq.sampling.stop_ids, float("-inf"))
-        entries.append(row)
+    entries = [seq.biases() for seq in rows]
     sizes = [len(row) for row in entries]
     if not any(sizes):
         return None

@@ -15,16 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import torch
 from octavo.step import Chunk, Step, StepBudget, compose
 
-from octavo_gpuworker.batch import BlockTables, build_inputs, views
+from octavo_gpuworker.backends.backend import Backend
+from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.labels import Labels
-from octavo_gpuworker.model.config import ModelConfig
-from octavo_gpuworker.model.inputs import StepInputs
-from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import (
     AdmitOrder,
     FirstToken,
@@ -45,23 +41,14 @@ from octavo_gpuworker.orders import (
 )
 from octavo_gpuworker.refusal import admit_fault, blocks_fault
 from octavo_gpuworker.reporter import Reporter
-from octavo_gpuworker.sampler import Sampled, sample
 from octavo_gpuworker.sequence import Sequence, from_admit
+from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
 LOW_WATER = 2
 """Positions left in a table at which the scheduler must hear of it: one step reported late, one launched."""
 
 log = logging.getLogger(__name__)
-
-
-class Forward(Protocol):
-    """What the engine needs of a decoder."""
-
-    config: ModelConfig
-    device: torch.device
-
-    def forward(self, inputs: StepInputs, pool: KvPool) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +74,21 @@ class Engine:
 
     def __init__(
         self,
-        decoder: Forward,
-        pool: KvPool,
+        backend: Backend,
         *,
         budget: StepBudget,
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
-        sampler: Callable[[torch.Tensor, list[Sequence]], Sampled] = sample,
     ) -> None:
-        self.decoder = decoder
-        self.pool = pool
+        self.backend = backend
+        self.pool = backend.pool
         self.labels = Labels()
         self.budget = budget
         self.steps = 0
         self.mixed_steps = 0
         self._start_transfer = start_transfer
         self._on_end = on_end
-        self._sample = sampler
-        self._tables = BlockTables(pool.block_tokens, 64)
+        self._slots = SlotTable(self.pool.block_tokens)
         self._by_seq: dict[int, Sequence] = {}
         self._by_slot: dict[int, Sequence] = {}
         self._transfers: set[int] = set()
@@ -204,7 +188,7 @@ class Engine:
                 self.budget = StepBudget(item.budget_with_decodes, item.budget_alone, item.max_seqs)
 
     def _admit(self, order: AdmitOrder) -> None:
-        fault = admit_fault(order, self.pool, self.decoder.config.vocab_size) or self._slot_fault(order)
+        fault = admit_fault(order, self.pool, self.backend.vocab_size) or self._slot_fault(order)
         if order.seq in self._by_seq:
             log.error("seq %d was admitted twice; the second Admit is passed over", order.seq)
             return
@@ -222,7 +206,7 @@ class Engine:
             self.labels.forget(sibling.blocks[sibling.shared_blocks(leader) :])
         for seq in (leader, *leader.siblings):
             self._by_seq[seq.seq] = self._by_slot[seq.slot] = seq
-            self._tables.set(seq.slot, seq.blocks)
+            self._slots.admit(seq)
         if leader.wait_xfer and leader.wait_xfer not in self._transfers:
             self._start_after_load(leader, self._ended.get(leader.wait_xfer, 0))
 
@@ -239,7 +223,7 @@ class Engine:
             self._fail(seq, fault)
             return
         self.labels.forget(order.blocks)
-        self._tables.set(seq.slot, order.blocks, start=len(seq.blocks))
+        self._slots.grant(seq.slot, order.blocks, start=len(seq.blocks))
         seq.blocks.extend(order.blocks)
 
     def _stop(self, order: StopOrder) -> None:
@@ -287,48 +271,28 @@ class Engine:
     def _start_after_load(self, seq: Sequence, ok_blocks: int) -> None:
         loaded = seq.wait_base + ok_blocks * self.pool.block_tokens
         seq.computed = min(max(seq.computed, loaded), len(seq.tokens) - 1)
-        seq.wait_xfer = 0
+        seq.wait_xfer, seq.loaded_ns = 0, time.time_ns()
 
     # --- the step --------------------------------------------------------------------------------------------------
 
     def _run(self, step: Step, began_ns: int) -> None:
         wall = time.time_ns()
         self._reporter.begin_step(step)
+        batch = build_batch(step.chunks, self._by_slot, self._slots)
         try:
-            inputs = build_inputs(step.chunks, self._by_slot, self._tables, self.decoder.device)
-            built_ns = time.monotonic_ns()
-            logits = self.decoder.forward(inputs, self.pool)
-            forward_ns = time.monotonic_ns() - built_ns
-            rows, source = self._rows(step.chunks)
-            sampled = self._sample(logits if len(source) == logits.shape[0] else logits[source], rows)
-            sample_ns = time.monotonic_ns() - built_ns - forward_ns
+            result = self.backend.result(self.backend.launch(batch))
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if not self.backend.out_of_memory(error):
                 raise
             self._shed(step, error)
             return
         self.steps += 1
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
-        for index, seq in enumerate(rows):
-            self._commit(seq, sampled.tokens[index], sampled.logprobs[index])
-        self._reporter.end_step(step, self.steps, time.monotonic_ns() - began_ns, forward_ns, sample_ns)
-
-    def _rows(self, chunks: list[Chunk]) -> tuple[list[Sequence], list[int]]:
-        """The sequences to sample and their row of the logits; a leader at the end of its prefill brings its siblings."""
-        rows: list[Sequence] = []
-        source: list[int] = []
-        row = 0
-        for chunk in chunks:
-            if chunk.samples:
-                seq = self._by_slot[chunk.slot]
-                rows.append(seq)
-                source.append(row)
-                if seq.siblings:
-                    rows += seq.siblings
-                    source += [row] * len(seq.siblings)
-                row += 1
-        return rows, source
+        for seq, token, logprobs in zip(batch.rows, result.sampled.tokens, result.sampled.logprobs, strict=True):
+            self._commit(seq, token, logprobs, result.sample_ns)
+        wall_ns = time.monotonic_ns() - began_ns
+        self._reporter.end_step(step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
 
     def _advance(self, chunks: list[Chunk], wall_ns: int) -> None:
         """Books the computed positions, and splits the groups whose prefill has ended."""
@@ -355,40 +319,32 @@ class Engine:
                 self.pool.copy_block(ours, theirs)
         sibling.computed, sibling.leader, sibling.started_ns = leader.computed, 0, leader.started_ns
 
-    def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
+    def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None, sample_ns: int) -> None:
         """Books one sampled token; ends the sequence when the token says so. A negative one: the row was not finite."""
         self._reporter.advance(seq.slot, seq.computed, token, logprobs)
         if token < 0:
             self._fail(seq, "the model gave logits that are not finite for this sequence")
             return
+        self._slots.append(seq.slot, len(seq.tokens), token)
         seq.tokens.append(token)
         seq.steps += 1
         if not seq.first_token_ns:
-            self._first_token(seq)
+            self._first_token(seq, sample_ns)
         if reason := seq.finish_reason(token):
             self._reporter.finish(SeqFinish(seq.slot, seq.seq, reason, token if reason == "stop" else 0))
             self._leave(seq, reason)
 
-    def _first_token(self, seq: Sequence) -> None:
+    def _first_token(self, seq: Sequence, sample_ns: int) -> None:
         seq.first_token_ns = time.time_ns()
         # wall clock, since spans need it; it may be set back, and a duration must not be negative
         wait_us = max(0, seq.started_ns - seq.admitted_ns) // 1000
         prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
-        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks)))
+        load_us = min(wait_us, max(0, seq.loaded_ns - seq.admitted_ns) // 1000)
+        sample_us = min(prefill_us, sample_ns // 1000)
+        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us))
 
     def _shed(self, step: Step, error: BaseException) -> None:
         """Out of memory: the sequence that ranks last fails alone; the step is tried again without it."""
         last = max((self._by_slot[chunk.slot] for chunk in step.chunks), key=lambda seq: (seq.rank, seq.seq))
         self._fail(last, f"out of memory in a step of {len(step.chunks)} sequences: {error}")
-        if self.decoder.device.type == "cuda":
-            torch.cuda.empty_cache()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: on a GPU a type of its own, in torch's CPU allocator a RuntimeError with these words."""
-    words = str(error)
-    return (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or "can't allocate memory" in words
-        or "not enough memory" in words
-    )
+        self.backend.relieve()

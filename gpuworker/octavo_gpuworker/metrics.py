@@ -1,13 +1,19 @@
-"""Prometheus instruments of a worker, declared in one place and fed by reports; nothing else knows their names."""
+"""What feeds a worker's instruments; their names stand in instruments.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from octavo.rpc.instruments import Instruments
+from prometheus_client import CollectorRegistry
 
-from octavo_gpuworker.graphs import GraphStats
+from octavo_gpuworker.instruments import OBSERVED, OF_A_BACKEND, PREFIX
 from octavo_gpuworker.orders import Report
+from octavo_gpuworker.stepwork import ModelWork, Peaks, WorkLog, work_of
+
+MODEL_GAUGES: Final = ("weight_bytes", "parameters", "head_parameters", "attention_width")
 
 
 class WorkerMetrics:
@@ -17,58 +23,69 @@ class WorkerMetrics:
         self,
         registry: CollectorRegistry,
         blocks: int,
-        kernel_calls: Callable[[], dict[tuple[str, str, str], int]],
-        graphs: GraphStats | None = None,
+        kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]],
+        gauges: Mapping[str, tuple[str, Callable[[], float]]],
+        kv_token_bytes: float = 0.0,
     ) -> None:
-        self._steps = Counter("octavo_worker_steps", "Forward passes.", registry=registry)
-        self._prefill = Counter("octavo_worker_prefill_tokens", "Prompt tokens computed.", registry=registry)
-        self._decode = Counter("octavo_worker_decode_tokens", "Output tokens sampled.", registry=registry)
-        self._time = Counter("octavo_worker_step_seconds", "Time of steps by part.", ["part"], registry=registry)
-        self._transfers = Counter("octavo_worker_transfers", "Transfers ended.", registry=registry)
-        self._transfer_bytes = Counter(
-            "octavo_worker_transfer_bytes", "Bytes moved between pool and kvstore.", registry=registry
-        )
-        self._starved = Counter(
-            "octavo_worker_starved", "Times a sequence lacked a block for its next token.", registry=registry
-        )
-        Gauge("octavo_worker_blocks", "Blocks in the KV pool, the null block not counted.", registry=registry).set(
-            blocks - 1
-        )
-        self._kernels = Counter(
-            "octavo_worker_kernel_calls",
-            "Calls of each operation by implementation and why: chosen, or the reason of a fallback.",
-            ["op", "impl", "reason"],
-            registry=registry,
-        )
-        if graphs is not None:
-            _graph_gauges(registry, graphs)
+        self._of = Instruments(registry, OBSERVED)
+        self._own = Instruments(registry, [item for item in OF_A_BACKEND if item.name.removeprefix(PREFIX) in gauges])
+        self._of.gauge(PREFIX + "blocks").set(blocks - 1)
+        for name, (_help, value) in gauges.items():  # read when they are scraped
+            self._own.gauge(PREFIX + name).set_function(value)
+        self._registry = registry
         self._kernel_calls = kernel_calls
         self._seen: dict[tuple[str, str, str], int] = {}
+        self.model: ModelWork | None = None
+        if all(name in gauges for name in MODEL_GAUGES):
+            figures = {name: gauges[name][1]() for name in MODEL_GAUGES}
+            self.model = ModelWork(**figures, kv_token_bytes=kv_token_bytes)
+        self.peaks: Peaks | None = None
+        if "peak_flops_per_second" in gauges:
+            self.peaks = Peaks(gauges["peak_bytes_per_second"][1](), gauges["peak_flops_per_second"][1]())
+        self.work = WorkLog()
+
+    def set_peaks(self, peaks: Peaks) -> None:
+        """The machine's peaks, when the backend has none of its own."""
+        names = {"peak_bytes_per_second": peaks.bytes_per_s, "peak_flops_per_second": peaks.flops_per_s}
+        table = [item for item in OF_A_BACKEND if item.name.removeprefix(PREFIX) in names]
+        shown = Instruments(self._registry, table)
+        for name, value in names.items():
+            shown.gauge(PREFIX + name).set(value)
+        self.peaks = peaks
+
+    def started(self, part: str, seconds: float) -> None:
+        """A part of the start took so long."""
+        self._of.gauge(PREFIX + "start_seconds").labels(part).set(seconds)
 
     def observe(self, report: Report) -> None:
-        self._steps.inc(report.steps)
-        self._prefill.inc(report.prefill_tokens)
-        self._decode.inc(sum(map(len, report.tokens)))
-        self._time.labels("forward").inc(report.forward_us / 1e6)
-        self._time.labels("sample").inc(report.sample_us / 1e6)
-        self._time.labels("host").inc(max(0, report.wall_us - report.forward_us - report.sample_us) / 1e6)
-        self._transfers.inc(len(report.transfers_done))
-        self._transfer_bytes.inc(sum(done.bytes for done in report.transfers_done))
-        self._starved.inc(len(report.starved))
+        of = self._of
+        of.counter(PREFIX + "steps").inc(report.steps)
+        of.counter(PREFIX + "prefill_tokens").inc(report.prefill_tokens)
+        of.counter(PREFIX + "decode_tokens").inc(sum(map(len, report.tokens)))
         if report.steps:
-            for key, calls in self._kernel_calls().items():
-                self._kernels.labels(*key).inc(calls - self._seen.get(key, 0))
-                self._seen[key] = calls
+            self._step(report)
+        of.counter(PREFIX + "starved").inc(len(report.starved))
+        for done in report.transfers_done:
+            of.counter(PREFIX + "transfers").inc()
+            of.counter(PREFIX + "transfer_bytes").inc(done.bytes)
+            of.histogram(PREFIX + "transfer_seconds").observe(done.transfer_us / 1e6)
 
-
-def _graph_gauges(registry: CollectorRegistry, stats: GraphStats) -> None:
-    """Figures of captured steps, read when they are scraped."""
-    figures: dict[str, tuple[str, Callable[[], float]]] = {
-        "replays": ("Steps run by replaying a captured graph.", stats.replays.total),
-        "eager_steps": ("Steps that no captured graph held.", stats.eager.total),
-        "captures": ("Graphs captured.", lambda: stats.captures),
-        "padded_tokens": ("Rows of padding in replayed steps.", lambda: stats.padded_tokens),
-        "hit_ratio": ("Replayed steps over all steps.", lambda: stats.hit_rate),
-    }
-    for name, (help_text, value) in figures.items():
-        Gauge(f"octavo_worker_graph_{name}", help_text, registry=registry).set_function(value)
+    def _step(self, report: Report) -> None:
+        of = self._of
+        parts = of.counter(PREFIX + "step_seconds")
+        parts.labels("forward").inc(report.forward_us / 1e6)
+        parts.labels("sample").inc(report.sample_us / 1e6)
+        parts.labels("host").inc(max(0, report.wall_us - report.forward_us - report.sample_us) / 1e6)
+        kind = "decode" if not report.prefill_tokens else "mixed" if report.decode_seqs else "prefill"
+        of.counter(PREFIX + "busy_seconds").labels(kind).inc(report.wall_us / 1e6)
+        of.histogram(PREFIX + "step_duration_seconds").labels(kind).observe(report.wall_us / report.steps / 1e6)
+        if self.model is not None:
+            work = work_of(report, self.model)
+            self.work.add(time.time_ns(), work)
+            of.counter(PREFIX + "step_bytes").inc(work.bytes)
+            of.counter(PREFIX + "step_flops").inc(work.flops)
+            if self.peaks is not None:
+                of.counter(PREFIX + "bound_seconds").labels(work.bound(self.peaks)).inc(report.wall_us / 1e6)
+        for key, calls in self._kernel_calls().items():
+            of.counter(PREFIX + "kernel_calls").labels(*key).inc(calls - self._seen.get(key, 0))
+            self._seen[key] = calls

@@ -158,6 +158,10 @@ class FirstToken:
     wait_us: int
     prefill_us: int
     chunks: int
+    load_us: int = 0
+    """The part of wait_us in which a load that it waits for was under way."""
+    sample_us: int = 0
+    """The part of prefill_us in which the last step sampled; 0 where one call computes and samples."""
 
 
 @dataclass(slots=True)

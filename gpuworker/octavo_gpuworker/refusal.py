@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo_gpuworker.model.pool import KvPool
+from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.orders import AdmitOrder
 
 
-def admit_fault(order: AdmitOrder, pool: KvPool, vocab: int) -> str:
+def admit_fault(order: AdmitOrder, pool: BlockPool, vocab: int) -> str:
     """One line that names the field and the bound, or an empty string."""
     length, size = len(order.tokens), pool.block_tokens
     if not order.tokens:
@@ -34,7 +34,7 @@ def admit_fault(order: AdmitOrder, pool: KvPool, vocab: int) -> str:
     return next(filter(None, (blocks_fault(b, pool) for b in (order.blocks, *(s.blocks for s in order.siblings)))), "")
 
 
-def blocks_fault(blocks: Iterable[int], pool: KvPool) -> str:
+def blocks_fault(blocks: Iterable[int], pool: BlockPool) -> str:
     """Whether a granted block lies outside the pool, or is the null block."""
     wrong = [block for block in blocks if not 0 < block < pool.num_blocks]
     return f"block_ids: {wrong[0]} is outside [1, {pool.num_blocks})" if wrong else ""

@@ -8,7 +8,6 @@ row's token never depends on the rows beside it, and hardly on the last bits of 
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,18 +15,11 @@ from torch import Tensor
 
 from octavo_gpuworker.draw import Draws, draw
 from octavo_gpuworker.orders import TokenLogprobs
+from octavo_gpuworker.sampled import Sampled
 from octavo_gpuworker.sequence import Sequence
 
 GREEDY_BELOW = 1e-5
 """A lower temperature is greedy (as in vLLM): logits divided by it could leave float32's range and all become infinite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Per row: the token, or -1 where the row's logits were not finite; and the logprobs of rows that asked."""
-
-    tokens: list[int]
-    logprobs: list[TokenLogprobs | None]
 
 
 @torch.inference_mode()

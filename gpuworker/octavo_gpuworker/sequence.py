@@ -32,6 +32,8 @@ class Sequence:
     traceparent: str = ""
     request_id: str = ""
     admitted_ns: int = 0
+    loaded_ns: int = 0
+    """When the load that it waited for had ended."""
     started_ns: int = 0
     first_token_ns: int = 0
     chunks: list[tuple[int, int]] = field(default_factory=list)
@@ -66,6 +68,15 @@ class Sequence:
             self.counts = TokenCounts()
         self.counts.update(self.tokens, self.prompt_len)
         return self.counts
+
+    def biases(self) -> dict[int, float]:
+        """What is added to single logits: the biases by token, and -inf for ends that would come too early."""
+        found: dict[int, float] = {}
+        for token, value in self.sampling.bias:
+            found[token] = found.get(token, 0.0) + value
+        if self.output_len < self.sampling.min_tokens:
+            found |= dict.fromkeys(self.sampling.stop_ids, float("-inf"))
+        return found
 
     def sibling(self, order: SiblingOrder) -> Sequence:
         """Another choice of the same prompt, with seed, slot and blocks of its own; it waits for this one's prefill."""

@@ -11,26 +11,25 @@ import time
 import uuid
 from functools import partial
 
-import torch
-from blake3 import blake3
 from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, weights_hash
-from octavo.errors import OctavoError
 from octavo.manifest import Manifest
 from octavo.packing import pack_keys, pack_u32
 from octavo.rpc.host import Host
 from octavo.step import StepBudget
+from octavo.v1 import profile_pb2, profile_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
-from octavo_gpuworker.device_sampler import sampler_of
+from octavo_gpuworker.backends.backend import Backend
+from octavo_gpuworker.backends.opening import open_backend
+from octavo_gpuworker.backends.sizes import model_len
 from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
-from octavo_gpuworker.graphs import graphed
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
-from octavo_gpuworker.model.decoder import Decoder
-from octavo_gpuworker.model.load import load_model
-from octavo_gpuworker.model.pool import KvPool, block_bytes
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
+from octavo_gpuworker.peaks import measure_host_peaks
+from octavo_gpuworker.profile_service import ProfileServicer
 from octavo_gpuworker.spans import span_recorder
+from octavo_gpuworker.startup import process_age_s
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
 from octavo_gpuworker.warmup import ArtifactMismatch, Calibration, calibrate, check_parity
@@ -78,82 +77,37 @@ class LoadProgress:
             self._host.log.info("weights: %d of %d tensors", done, total)
 
 
-def load(manifest: Manifest, progress: LoadProgress) -> Decoder:
-    """The decoder of the manifest. Raises OctavoError (BadArtifact, ArtifactMismatch) with one line."""
-    engine = manifest.engine
-    if engine.threads:
-        torch.set_num_threads(engine.threads)
+def load(manifest: Manifest, progress: LoadProgress) -> Backend:
+    """The model of the manifest, verified. Raises OctavoError (BadArtifact, ArtifactMismatch) with one line."""
     verify_artifacts(manifest)
-    device = engine.device if engine.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return load_model(
-            resolve_model(manifest.model.ref),
-            dtype=engine.dtype,
-            kv_dtype=engine.kv_dtype,
-            device=device,
-            kernels=engine.kernels,
-            block_tokens=engine.kv_block_tokens,
-            progress=progress,
-        )
-    except ValueError as error:
-        if isinstance(error, OctavoError):
-            raise
-        raise OctavoError(str(error)) from error
-
-
-def make_pool(manifest: Manifest, decoder: Decoder) -> KvPool:
-    """The paged pool. Raises OctavoError when it cannot hold a single sequence of two blocks."""
-    engine = manifest.engine
-    size = block_bytes(decoder.config, engine.kv_block_tokens, decoder.kv_dtype)
-    num_blocks = engine.kv_num_blocks or engine.kv_pool_bytes // size
-    if num_blocks < 3:
-        raise OctavoError(
-            f"the KV pool would have {num_blocks} blocks of {size} bytes; raise engine.kv_pool_bytes or engine.kv_num_blocks to 3 blocks at least"
-        )
-    return KvPool(decoder.config, num_blocks, engine.kv_block_tokens, decoder.kv_dtype, decoder.device)
-
-
-def model_len(manifest: Manifest, decoder: Decoder, pool: KvPool) -> int:
-    """Longest prompt + output: what the manifest, the model and the pool allow. Raises OctavoError when the manifest asks for more than the model has."""
-    asked, trained = manifest.engine.max_model_len, decoder.config.max_position
-    if asked > trained:
-        raise OctavoError(
-            f"engine.max_model_len {asked} is beyond the {trained} positions of the model; give at most {trained}"
-        )
-    return min(asked or trained, (pool.num_blocks - 1) * pool.block_tokens)
+    return open_backend(manifest, progress)
 
 
 class Worker:
     """Everything one worker process runs, wired together."""
 
-    def __init__(self, host: Host, decoder: Decoder, pool: KvPool) -> None:
+    def __init__(self, host: Host, backend: Backend) -> None:
         manifest = host.manifest
         self._host = host
-        self.decoder = decoder
-        self.pool = pool
-        self.max_model_len = model_len(manifest, decoder, pool)
+        self.backend = backend
+        self.pool = pool = backend.pool
+        self.max_model_len = model_len(manifest, backend.max_position, pool)
         self.worker_id = manifest.gpuworker.worker_id or f"{socket.gethostname()}-{os.getpid()}"
         self._model_name = manifest.model.name or resolve_model(manifest.model.ref).name
         self._loop = asyncio.get_running_loop()
-        layout = f"{pool.block_tokens} {pool.dtype} {tuple(pool.tensor.shape[1:])}".encode()
-        self.root_key = blake3(decoder.fingerprint + layout).digest()
-        self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens)
-        self.graphs = graphed(decoder, pool, enabled=manifest.engine.cuda_graphs, max_model_len=self.max_model_len)
-        self._metrics = WorkerMetrics(
-            host.metrics,
-            pool.num_blocks,
-            lambda: decoder.kernels.kernel_calls_by_reason,
-            self.graphs.stats if self.graphs else None,
+        self.root_key = backend.fingerprint
+        kv_token_bytes = pool.block_bytes / pool.block_tokens
+        self.metrics = WorkerMetrics(
+            host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), kv_token_bytes
         )
+        self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens, self.metrics)
         self.engine = Engine(
-            self.graphs or decoder,
-            pool,
+            backend,
             budget=StepBudget(
                 manifest.scheduler.max_num_batched_tokens, manifest.scheduler.max_num_batched_tokens, MAX_SEQS_PER_STEP
             ),
             start_transfer=self._start_transfer,
             on_end=self._ended,
-            sampler=sampler_of(decoder.kernels),
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
@@ -173,8 +127,9 @@ class Worker:
 
     def warm_up(self) -> None:
         """Blocks: one inference, the calibration, and the parity prompt of the manifest."""
-        if self.graphs is not None:
-            self.graphs.warm_up(self._host.manifest.scheduler.max_num_seqs)
+        self.backend.warm_up(self._host.manifest.scheduler.max_num_seqs)
+        if self.metrics.peaks is None:
+            self.metrics.set_peaks(measure_host_peaks())
         self.calibration = calibrate(self.engine, self.max_model_len)
         model = self._host.manifest.model
         if model.parity_greedy_ids:
@@ -198,7 +153,7 @@ class Worker:
             model=self._model_name,
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
-            vocab_size=self.decoder.config.vocab_size,
+            vocab_size=self.backend.vocab_size,
         )
 
     async def run(self) -> None:
@@ -256,7 +211,7 @@ class Worker:
 
     def _emit(self, report: Report) -> None:
         self.link.emit(report)
-        self._loop.call_soon_threadsafe(self._metrics.observe, report)
+        self._loop.call_soon_threadsafe(self.metrics.observe, report)
 
     def _ended(self, end: SequenceEnd) -> None:
         self._loop.call_soon_threadsafe(partial(self._record, end))
@@ -277,14 +232,17 @@ class Worker:
 
 async def setup(host: Host) -> None:
     """Loads and verifies the model, listens, warms up, and joins. Raises OctavoError with one line when it cannot."""
-    manifest = host.manifest
+    manifest, age_s = host.manifest, process_age_s()
     started = time.monotonic()
+    profiles = ProfileServicer()
+    profile_pb2_grpc.add_ProfileServiceServicer_to_server(profiles, host.server)  # type: ignore[no-untyped-call]
+    host.announce(profile_pb2.DESCRIPTOR)
     address = await host.listen(manifest.gpuworker.listen)
     host.serve_metrics(manifest.gpuworker.metrics_listen)
-    decoder = await asyncio.to_thread(load, manifest, LoadProgress(host))
+    backend = await asyncio.to_thread(load, manifest, LoadProgress(host))
     loaded = time.monotonic()
-    pool = await asyncio.to_thread(make_pool, manifest, decoder)
-    worker = Worker(host, decoder, pool)
+    worker = Worker(host, backend)
+    pool = backend.pool
     host.log.info(
         "KV pool: %d blocks of %d tokens, %.0f MiB; maximum concurrency for %d tokens per request: %.2fx",
         pool.num_blocks - 1,
@@ -294,6 +252,10 @@ async def setup(host: Host) -> None:
         (pool.num_blocks - 1) * pool.block_tokens / worker.max_model_len,
     )
     await asyncio.to_thread(worker.warm_up)
+    profiles.attach(worker.worker_id, backend.name, backend.profiler)
+    worker.metrics.started("process", age_s)
+    worker.metrics.started("weights", loaded - started)
+    worker.metrics.started("warm_up", time.monotonic() - loaded)
     host.log.info(
         "weights in %.1f s, warm-up in %.1f s, listening on %s", loaded - started, time.monotonic() - loaded, address
     )

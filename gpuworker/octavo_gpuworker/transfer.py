@@ -20,8 +20,8 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
+from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.engine import LoadedBlock
-from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, TransferDone
 
 LOAD_LIMIT_US = 1_000_000
@@ -58,7 +58,7 @@ class Transfers:
     def __init__(
         self,
         address: str,
-        pool: KvPool,
+        pool: BlockPool,
         layout: bytes,
         post: Callable[[list[Order | LoadedBlock | TransferDone]], None],
     ) -> None:

@@ -65,7 +65,7 @@ def generate(engine: Engine, prompt: Tokens[int], count: int) -> list[int]:
 
 def check_parity(engine: Engine, prompt: Tokens[int], expected: Tokens[int]) -> None:
     """Raises ArtifactMismatch unless the greedy continuation of the manifest's parity prompt is reproduced."""
-    vocab = engine.decoder.config.vocab_size
+    vocab = engine.backend.vocab_size
     if not prompt:
         raise ArtifactMismatch(
             "model.parity_prompt_ids is empty, but model.parity_greedy_ids is not; give both or none"

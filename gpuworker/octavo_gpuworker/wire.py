@@ -119,7 +119,14 @@ def report_to(report: Report) -> pb.Report:
             for t in report.transfers_done
         ],
         first_tokens=[
-            pb.FirstToken(seq=f.seq, wait_us=f.wait_us, prefill_us=f.prefill_us, chunks=f.chunks)
+            pb.FirstToken(
+                seq=f.seq,
+                wait_us=f.wait_us,
+                prefill_us=f.prefill_us,
+                chunks=f.chunks,
+                load_us=f.load_us,
+                sample_us=f.sample_us,
+            )
             for f in report.first_tokens
         ],
     )

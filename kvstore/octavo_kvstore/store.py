@@ -51,7 +51,7 @@ class Store:
         self._lock = threading.Lock()
         self._held: set[bytes] = set()
         self.events = EventLog()
-        self.corrupt_puts = 0
+        self.corrupt_puts = self.promotions = self.demotions = 0
         self._queue = None if nvme is None else WriteBehind(nvme, write_behind_bytes, self.reconcile)
         if nvme is not None:
             nvme.on_lost = self.reconcile
@@ -73,6 +73,7 @@ class Store:
         evicted: list[bytes] = []
         if self._dram is not None:
             outcome, evicted = self._dram.put(block)
+            self._note_demoted(evicted)
             if outcome is Put.REFUSED:
                 self.reconcile(evicted)
                 return Put.REFUSED
@@ -93,7 +94,9 @@ class Store:
                 self.reconcile([key])
             return None
         if self._dram is not None:
-            _, evicted = self._dram.put(found.block)
+            outcome, evicted = self._dram.put(found.block)
+            self.promotions += outcome is Put.STORED
+            self._note_demoted(evicted)
             self.reconcile([key, *evicted])
         return found
 
@@ -195,6 +198,11 @@ class Store:
             return self._nvme.name
         return ""
 
+    def _note_demoted(self, evicted: Sequence[bytes]) -> None:
+        """Counts the blocks that left DRAM and are still held below it."""
+        below = [tier for tier in (self._queue, self._nvme) if tier is not None]
+        self.demotions += sum(any(tier.contains(key) for tier in below) for key in evicted)
+
     def _touch(self, key: bytes) -> None:
         for tier in (self._dram, self._nvme):
             if tier is not None:
@@ -212,6 +220,8 @@ class Store:
             "events": float(self.events.number),
             "leases": float(len(self._pins)),
             "corrupt_puts": float(self.corrupt_puts),
+            "promotions": float(self.promotions),
+            "demotions": float(self.demotions),
             "write_behind_bytes": float(queue.waiting_bytes if queue else 0),
             "write_behind_written": float(queue.written if queue else 0),
             "write_behind_dropped": float(queue.dropped if queue else 0),

@@ -1,6 +1,7 @@
 """One form for figures: what every benchmark and simulation writes, and what tables for people are drawn from.
 
-{"benchmark", "machine", "config", "commit", "results": [{"name", "value", "unit", "floor_ratio"?, "n", "spread"}]}
+{"benchmark", "machine", "config", "commit", "results": [{"name", "value", "unit", "floor_ratio"?, "n", "spread"}],
+"samples"?: {name: [value or null]}}
 Names look like `decode/bf16/b1`, `prefill/int8/512`, `ttft_p50/hit/dram`.
 """
 
@@ -64,6 +65,8 @@ class Figures:
     config: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=lambda: describe_machine())
     commit: str = field(default_factory=lambda: current_commit())
+    samples: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Metric -> a value per unit of work, in the order of the work, so that two runs can be compared in pairs."""
 
     def __post_init__(self) -> None:
         if not self.benchmark:
@@ -105,19 +108,24 @@ def to_json(figures: Figures) -> dict[str, Any]:
         if item.floor_ratio is not None:
             row["floor_ratio"] = item.floor_ratio
         results.append({**row, "n": item.n, "spread": list(item.spread) if item.spread else None})
-    return {
+    form = {
         "benchmark": figures.benchmark,
         "machine": dict(figures.machine),
         "config": dict(figures.config),
         "commit": figures.commit,
         "results": results,
     }
+    samples = {name: list(values) for name, values in figures.samples.items()}
+    return {**form, "samples": samples} if samples else form
 
 
 def from_json(content: Any) -> Figures:
     """Figures out of the form. Raises BadFigures naming the key that is missing, unknown or of the wrong kind."""
     keys = {"benchmark": str, "machine": dict, "config": dict, "commit": str, "results": list}
-    _check_keys("figures", content, keys, {})
+    _check_keys("figures", content, keys, {"samples": dict})
+    for name, values in content.get("samples", {}).items():
+        if not isinstance(values, list) or not all(item is None or isinstance(item, int | float) for item in values):
+            raise BadFigures(f"samples.{name}: must be a list of numbers and nulls", field="samples")
     rows = []
     for number, row in enumerate(content["results"]):
         required = {"name": str, "value": (int, float), "unit": str, "n": int}

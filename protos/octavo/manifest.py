@@ -56,6 +56,8 @@ class ModelSettings:
 class Engine:
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Weights and activations; auto: what the worker measured as faster."""
+    weights: Literal["auto", "bf16", "int8", "int4", "w8a8", "fp8", "file"] = "auto"
+    """Form of the matrices; auto: as dtype. int8: a scale per row; int4: per group; w8a8, fp8: activations too; file: a GGUF's own."""
     kv_dtype: Literal["auto", "bfloat16", "float32", "float16", "int8", "fp8"] = "auto"
     """KV cache; auto: the dtype of the activations; int8, fp8: half the bytes, a scale per token and head."""
     kv_block_tokens: Literal[8, 16, 32] = 16
@@ -68,8 +70,10 @@ class Engine:
     """Longest prompt + output, tokens; 0: what the model was trained for."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs."""
-    kernels: Literal["auto", "torch", "triton", "strict"] = "auto"
-    """Which rows of the operation table may be chosen."""
+    kernels: Literal["auto", "native", "torch", "triton", "strict"] = "auto"
+    """auto: the native kernels on a CPU that they fit, else what the operation table chooses; another name insists."""
+    native_isa: Literal["auto", "amx", "avx512", "avx2"] = "auto"
+    """Best instruction set that the native kernels may use; auto: what the CPU has."""
     cuda_graphs: bool = True
     """Capture decode steps and replay them, on a CUDA device with Triton attention."""
     threads: int = 0

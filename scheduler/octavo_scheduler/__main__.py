@@ -10,10 +10,10 @@ from octavo.rpc.host import Host, run_service
 from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 from octavo_scheduler.driver import Driver
+from octavo_scheduler.metrics import CellCollector, FactMetrics
 from octavo_scheduler.observer import Observer
 from octavo_scheduler.service import SchedulerServicer
 from octavo_scheduler.settings import policy_from
-from octavo_scheduler.status import CellCollector
 
 UPKEEP_S = 1.0
 LAST_WRITES_S = 0.1
@@ -26,7 +26,8 @@ async def setup(host: Host) -> None:
     def stuck(why: str) -> None:
         host.set_state("not_serving", why)
 
-    driver = Driver(policy_from(host.manifest), Observer(host.tracer, host.log), host.log, on_stuck=stuck)
+    observer = Observer(host.tracer, host.log, FactMetrics(host.metrics).record)
+    driver = Driver(policy_from(host.manifest), observer, host.log, on_stuck=stuck)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(driver, host.log), host.server)  # type: ignore[no-untyped-call]
     host.announce(scheduler_pb2.DESCRIPTOR)
     collector = CellCollector(driver)
@@ -57,6 +58,7 @@ async def _upkeep(host: Host, driver: Driver, collector: CellCollector) -> None:
     while True:
         await asyncio.sleep(UPKEEP_S)
         collector.refresh()
+        driver.announce_load()
         if host.state == "not_serving" and driver.core.cell.fleet.workers:
             host.set_state("serving")
 

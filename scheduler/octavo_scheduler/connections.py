@@ -54,6 +54,7 @@ class GatewayConnection(Connection):
         self.number = number
         self.gateway_id = gateway_id
         self.welcome_due = True
+        self.load_due = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.placement import Candidate, backlog_tokens, score_us
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Outcome, Request
-from octavo_scheduler.slo import deadline_outcome
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -298,7 +297,7 @@ class Core:
             elif request is None or not request.live:
                 continue
             elif kind == "deadline":
-                lifecycle.decide(cell, request, deadline_outcome(request.work_done))
+                lifecycle.expire(cell, request)
             elif kind == "orphan" and 0 <= request.orphaned_us <= cell.now_us - cell.policy.orphan_grace_us:
                 lifecycle.cancel_request(cell, request, "gateway-lost", None)
 

@@ -16,7 +16,7 @@ _EMA = 0.1
 class StepCosts:
     """One worker's step time, microseconds."""
 
-    __slots__ = ("context_token_us", "decode_seq_us", "fixed_us", "prefill_token_us", "step_us")
+    __slots__ = ("context_token_us", "decode_seq_us", "error_ratio", "fixed_us", "prefill_token_us", "step_us")
 
     def __init__(self, calibration: Calibration) -> None:
         self.fixed_us = max(1.0, calibration.fixed_us)
@@ -25,6 +25,8 @@ class StepCosts:
         self.context_token_us = max(0.0001, calibration.context_token_us)
         self.step_us = self.fixed_us + self.decode_seq_us
         """Running mean of the observed step time."""
+        self.error_ratio = 0.0
+        """Running mean of |observed - predicted| / predicted, before learning from the step."""
 
     def predict_step_us(self, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> float:
         """Predicted time of one step."""
@@ -40,6 +42,16 @@ class StepCosts:
         chunks = -(-tokens // max(1, budget))
         return chunks * self.fixed_us + tokens * self.prefill_token_us
 
+    def prefill_share(self, steps: int, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> float:
+        """Which part of such steps is prefill, as predicted; the fixed part goes with the larger of the two."""
+        if not prefill_tokens:
+            return 0.0
+        prefill_us = self.prefill_token_us * prefill_tokens
+        decode_us = (
+            self.decode_seq_us * decode_seqs + self.context_token_us * context_tokens * bool(decode_seqs)
+        ) * steps
+        return prefill_us / (prefill_us + decode_us)
+
     def observe(self, wall_us: int, steps: int, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> None:
         """Learns from `steps` steps that took `wall_us` in all; `prefill_tokens` are over all of them."""
         if steps <= 0 or wall_us <= 0:
@@ -48,7 +60,9 @@ class StepCosts:
         self.step_us += _EMA * (observed_us - self.step_us)
         prefill = prefill_tokens / steps
         predicted_us = self.predict_step_us(0, decode_seqs, context_tokens) + self.prefill_token_us * prefill
-        error = max(-0.5, min(0.5, (observed_us - predicted_us) / predicted_us)) * _LEARNING_RATE
+        relative = (observed_us - predicted_us) / predicted_us
+        self.error_ratio += _EMA * (abs(relative) - self.error_ratio)
+        error = max(-0.5, min(0.5, relative)) * _LEARNING_RATE
         self.fixed_us *= 1 + error * self.fixed_us / predicted_us
         self.prefill_token_us *= 1 + error * self.prefill_token_us * prefill / predicted_us
         self.decode_seq_us *= 1 + error * self.decode_seq_us * decode_seqs / predicted_us

@@ -109,6 +109,12 @@ class Driver:
             gateway.welcome_due = True
             gateway.wake.set()
 
+    def announce_load(self) -> None:
+        """Tells every gateway the cell's load, for what they show to routers; call it about once a second."""
+        for gateway in self.gateways.values():
+            gateway.load_due = True
+            gateway.wake.set()
+
     def close_all(self, why: str) -> None:
         """Ends every stream."""
         for connection in (*self.gateways.values(), *self.workers.values(), *self.stores.values()):

@@ -157,6 +157,8 @@ class FirstToken:
     wait_us: int
     prefill_us: int
     chunks: int
+    load_us: int = 0  # part of wait_us
+    sample_us: int = 0  # part of prefill_us
 
 
 @dataclass(slots=True)

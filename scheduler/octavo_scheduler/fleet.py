@@ -23,6 +23,7 @@ class Worker:
         "costs",
         "draining",
         "epoch",
+        "evicted",
         "free_slots",
         "hello",
         "hungry",
@@ -64,6 +65,7 @@ class Worker:
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
         self.starved = 0
+        self.evicted = 0  # cached blocks taken for others, since the last report
         self.draining = False
         self.preempting: set[int] = set()
         self.offloads_in_flight = 0
@@ -75,6 +77,12 @@ class Worker:
 
     def _forgotten(self, block: int) -> None:
         self.offload_candidates.pop(block, None)
+        self.evicted += 1
+
+    def take_evicted(self) -> int:
+        """Cached blocks that made room for others since the last call."""
+        evicted, self.evicted = self.evicted, 0
+        return evicted
 
     def idle(self) -> bool:
         """Nothing runs here, is copied, or waits to be copied."""
@@ -95,6 +103,16 @@ class Worker:
     def check_integrity(self) -> list[str]:
         """The audit, and every block of pool and index looked at: for tests, and when nothing runs."""
         return self.index.check_integrity() + self.audit()
+
+    def shared_blocks(self) -> int:
+        """Holds of sequences beyond the first on each block: what sharing saves now."""
+        tables = [sequence.blocks for sequence in self.sequences.values()]
+        return sum(map(len, tables)) - len(set().union(*tables))
+
+    def unused_positions(self) -> int:
+        """Positions in granted blocks that hold no token: internal fragmentation and grants ahead."""
+        tables = self.sequences.values()
+        return sum(max(0, len(item.blocks) * self.block_tokens - item.length) for item in tables)
 
     def audit(self) -> list[str]:
         """Pool, slots and tables agree; returns what is wrong, in words. Costs O(blocks held)."""

@@ -16,11 +16,12 @@ from octavo_scheduler.events import (
     GatewayLost,
     Submitted,
 )
+from octavo_scheduler.facts import note_end, note_rejected, note_wait
 from octavo_scheduler.fleet import CancelAnswer, Gateway
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
-from octavo_scheduler.slo import resolve
+from octavo_scheduler.slo import deadline_outcome, resolve
 
 DETACHING = ("client_disconnect", "slow_client")
 """Cancel reasons that concern one client: with another one attached, only the delivery ends."""
@@ -66,6 +67,7 @@ def submit(cell: Cell, event: Submitted) -> None:
             return
     outcome = _refusal(cell, event)
     if outcome is not None:
+        note_rejected(cell, event, outcome)
         refuse(cell, gateway, event.request_id, outcome)
         return
     request = _new_request(cell, event)
@@ -280,6 +282,13 @@ def cancel_request(cell: Cell, request: Request, reason: str, waiter: tuple[int,
         decide(cell, request, Outcome("cancelled", reason, f"cancelled: {reason}"))
 
 
+def expire(cell: Cell, request: Request) -> None:
+    """The deadline has passed. What it still holds is waited for as after a cancel, so that the trace shows it."""
+    if request.cancel is None:
+        request.cancel = CancelState("deadline", cell.now_us, [])
+    decide(cell, request, deadline_outcome(request.work_done))
+
+
 def stop_choice(cell: Cell, event: ChoiceStopped) -> None:
     """The gateway found a stop string: the choice ends at `at_len` tokens, what came after is dropped."""
     gateway = cell.fleet.gateways.get(event.gateway)
@@ -343,6 +352,7 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
         return
     request.outcome = outcome
     request.ended_us = cell.now_us
+    note_wait(cell, request, outcome)
     cell.queue.remove(request)
     cell.admission_due = True
     reason = "deadline" if outcome.outcome == "deadline" else "cancel"
@@ -352,22 +362,7 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
         if choice.sequence is not None:
             stop(cell, choice.sequence, reason)
     cell.counters[_COUNTER[outcome.outcome]] += 1
-    cell.fact(
-        "request_end",
-        request,
-        request.submitted_us,
-        cell.now_us,
-        outcome=outcome.outcome,
-        reason=outcome.reason,
-        tokens=sum(len(choice.output) for choice in request.choices),
-        tenant=request.tenant,
-        prompt_tokens=len(request.prompt),
-        cached_tokens=max(0, request.cached_tokens),
-        first_token_us=request.first_token_us,
-        attempts=request.attempts,
-        preemptions=request.preemptions,
-        **request.cost.figures(),
-    )
+    note_end(cell, request, outcome)
     cell.touch(request)
     if outcome.outcome in ("failed", "rejected"):
         cell.registry.drop(request)  # a retry of the same id starts anew

@@ -191,7 +191,9 @@ def _ended(journal: Journal, end: Fact, now_us: int) -> pb.LiveRequest:
         cost=pb.RequestCost(**{name: int(said[name]) for name in Cost().figures()}),
         outcome=str(said["outcome"]),
         reason=str(said["reason"]),
-        first_token_us=max(0, int(said["first_token_us"]) - end.start_us) if int(said["first_token_us"]) >= 0 else 0,
+        first_token_us=max(0, int(said["first_token_us"])),
+        slo_class=str(said["slo_class"]),
+        choices=int(said["choices"]),
         ended_us_ago=max(0, now_us - end.end_us),
     )
 

@@ -89,7 +89,7 @@ Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy
 class Fact:
     """Something that became true and may be a span: name, parent, [start_us, end_us] on the shell's clock, attributes."""
 
-    name: str  # queue, kv.load, preempted, cancel, request_end
+    name: str  # queue, rejected, kv.load, attempt, preempted, cancel, request_end
     traceparent: str
     start_us: int
     end_us: int

@@ -44,6 +44,8 @@ class Times:
     preemptions: int = 0
     attempts: int = 1
     first_token_us: int = 0
+    retry_us: int = 0
+    sample_us: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class Update:
     ended: list[ChoiceEnded] = field(default_factory=list)
     finished: Outcome | None = None
     cached_tokens: int = 0
+    cached_by_tier: dict[str, int] = field(default_factory=dict)
     times: Times | None = None
     cost: Cost | None = None
     cancel: CancelAnswer | None = None
@@ -110,6 +113,7 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
     ):
         update.finished = request.outcome
         update.cached_tokens = max(0, request.cached_tokens)
+        update.cached_by_tier = request.cached_by_tier
         update.times = times_of(request)
         update.cost = request.cost
         delivery.finished_sent = True
@@ -146,4 +150,6 @@ def times_of(request: Request) -> Times:
         preemptions=request.preemptions,
         attempts=request.attempts,
         first_token_us=max(0, first_us - request.submitted_us) if first_us >= 0 else 0,
+        retry_us=max(0, request.seated_us - request.admitted_us),
+        sample_us=request.sample_us,
     )

@@ -39,8 +39,11 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         if sequence is not None:
             sequence.worker_wait_us = first.wait_us
         if sequence is not None and not sequence.choice.request.prefill_us:
-            sequence.choice.request.worker_wait_us = first.wait_us
-            sequence.choice.request.prefill_us = first.prefill_us
+            request = sequence.choice.request
+            request.kv_load_us = first.load_us
+            request.worker_wait_us = max(0, first.wait_us - first.load_us)
+            request.prefill_us = first.prefill_us
+            request.sample_us = first.sample_us
     for done in report.transfers_done:
         transfer = worker.transfers.pop(done.xfer_id, None)
         if transfer is not None:
@@ -170,7 +173,8 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
     elapsed_us = cell.now_us - transfer.started_us
     cell.counters["loaded_blocks"] += ok
     cell.counters["tier_hit_tokens"] += loaded_tokens
-    request.kv_load_us += elapsed_us
+    if not request.prefill_us:  # the worker's own figure, which comes with the first token, is the closer one
+        request.kv_load_us += elapsed_us
     leased_byte_s = done.bytes * elapsed_us / 1e6
     if done.tier == "nvme":
         request.cost.nvme_byte_s += leased_byte_s
@@ -204,8 +208,15 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
         sequence.cached_len = max(sequence.cached_len, cached)
         sequence.computed_len = max(sequence.computed_len, cached)
         sequence.walked = max(sequence.walked, transfer.base_blocks + ok)
-        if request.cached_tokens >= 0 and request.first_token_us < 0:
-            request.cached_tokens = min(max(request.cached_tokens, cached), len(request.prompt))
+        # a short load ends in the very report that brings the first token
+        if request.cached_tokens >= 0 and (request.first_token_us < 0 or request.first_token_us == cell.now_us):
+            before = request.cached_tokens
+            request.cached_tokens = min(max(before, cached), len(request.prompt))
+            if done.tier and request.cached_tokens > before:
+                by_tier = request.cached_by_tier
+                by_tier[done.tier] = by_tier.get(done.tier, 0) + request.cached_tokens - before
+    else:
+        cell.counters["wasted_load_blocks"] += ok
     end_hold(cell, request)
 
 
@@ -215,6 +226,10 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     counters["steps"] += report.steps
     counters["prefill_tokens"] += report.prefill_tokens
     counters["decode_tokens"] += report.decode_seqs * report.steps
+    counters["evicted_blocks"] += worker.take_evicted()
+    prefill_share = worker.costs.prefill_share(report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
+    counters["prefill_busy_us"] += report.wall_us * prefill_share
+    counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)

@@ -183,9 +183,15 @@ class Request:
     admitted_us: int = -1
     first_token_us: int = -1
     ended_us: int = -1
+    seated_us: int = -1  # the admission that gave the first token, so far
     kv_load_us: int = 0
     worker_wait_us: int = 0
     prefill_us: int = 0
+    sample_us: int = 0
+    cached_by_tier: dict[str, int] = field(
+        default_factory=dict
+    )  # where cached_tokens came from: hbm, dram, nvme, queue
+    predicted_tokens: int = 0  # output per choice, as predicted at the first admission
     work_done: bool = False
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)

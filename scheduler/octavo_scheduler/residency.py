@@ -123,14 +123,41 @@ def forget_computing(worker: Worker, sequence: Sequence) -> None:
 
 def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -> None:
     first = request.admitted_us < 0
+    if request.first_token_us < 0:
+        request.seated_us = cell.now_us
     if first:
         request.admitted_us = cell.now_us
         request.cached_tokens = min(cached_len, len(request.prompt))
-        cell.fact("queue", request, request.submitted_us, cell.now_us, cached_tokens=cached_len)
+        if cached_len:
+            request.cached_by_tier["hbm"] = request.cached_tokens
+        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens)
+        cell.fact(
+            "queue",
+            request,
+            request.submitted_us,
+            cell.now_us,
+            outcome="admitted",
+            worker_id=plan.worker.worker_id,
+            prompt_tokens=len(request.prompt),
+            cached_tokens=cached_len,
+            load_blocks=len(plan.load_keys),
+            waiting=len(cell.queue),
+        )
     else:
         reason = "worker-lost" if request.losses else "preempted"
-        cell.fact("preempted", request, request.waiting_since_us, cell.now_us, reason=reason)
         lost_tokens = plan.choices[0].length - cached_len
+        cell.counters["recomputed_tokens"] += lost_tokens
+        cell.fact(
+            "preempted",
+            request,
+            request.waiting_since_us,
+            cell.now_us,
+            outcome="admitted",
+            reason=reason,
+            worker_id=plan.worker.worker_id,
+            attempt=request.attempts,
+            recomputed_tokens=lost_tokens,
+        )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
     cell.counters["prefix_hit_tokens"] += cached_len
@@ -186,10 +213,10 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
-    _unseat(cell, worker, sequence)
+    _unseat(cell, worker, sequence, "preempted")
 
 
-def _unseat(cell: Cell, worker: Worker, sequence: Sequence) -> None:
+def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     """The residency is over: the choice waits again unless it has ended."""
     choice = sequence.choice
     request = choice.request
@@ -217,6 +244,17 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence) -> None:
         if not request.queued:
             request.waiting_since_us = cell.now_us
         cell.queue.push(request)
+        cell.fact(
+            "attempt",
+            request,
+            sequence.admitted_us,
+            cell.now_us,
+            reason=why,
+            worker_id=worker.worker_id,
+            seq=sequence.seq,
+            attempt=request.attempts,
+            tokens=len(choice.output),
+        )
     cell.admission_due = True
     end_hold(cell, request)
 
@@ -262,6 +300,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     """A preemption with nothing resident: every hold there ends. Returns requests that lost too many workers."""
     if cell.fleet.workers.pop(worker.epoch, None) is None:
         return []
+    cell.counters["evicted_blocks"] += worker.take_evicted()
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():
@@ -272,7 +311,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
         if sequence.choice.phase is Phase.RUNNING:
             touched[request] = None
         request.blocks_freed += len(sequence.blocks)
-        _unseat(cell, worker, sequence)
+        _unseat(cell, worker, sequence, "worker-lost")
     exhausted = []
     for request in touched:
         request.attempts += 1

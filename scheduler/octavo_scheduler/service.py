@@ -25,7 +25,7 @@ from octavo_scheduler.connections import (
     fold_epoch,
 )
 from octavo_scheduler.driver import Driver
-from octavo_scheduler.status import status
+from octavo_scheduler.status import cell_load, status
 
 STUCK_WRITE_S = 5.0
 HEARTBEAT_S = 1.0
@@ -160,6 +160,10 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             if connection.welcome_due:
                 connection.welcome_due = False
                 await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
+            if connection.load_due:
+                connection.load_due = False
+                load = cell_load(self._driver.core.cell)
+                await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)))
             # what comes while a write is under way is in the cursors, and leaves with the next message
             while not connection.closed.is_set() and (updates := self._driver.core.collect(connection.number)):
                 batch = [event for update in updates for event in wire.write_update(update)]

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from octavo.v1 import scheduler_pb2 as pb
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from octavo_scheduler.admission import growth_of
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
-
-GAUGES = (
-    "reserved_unused_tokens",
-    "cancel_latency_us_last",
-    "blocks_leaked",
-    "registry_bytes",
-    "registry_names",
-    "requests_waiting",
-    "workers",
-    "blocks",
-    "blocks_free",
-    "blocks_cached",
-)
 
 
 def counters(cell: Cell) -> dict[str, float]:
@@ -93,28 +76,15 @@ def status(driver: Driver) -> pb.GetStatusResponse:
     )
 
 
-class CellCollector(Collector):
-    """Prometheus metrics octavo_scheduler_<name>. Scrapes come on a thread, so they read a copy that the loop refreshes."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._values: dict[str, float] = {}
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Copies the cell's figures; call it on the event loop, about once a second."""
-        cell = self._driver.core.cell
-        workers = list(cell.fleet.workers.values())
-        self._values = counters(cell) | {
-            "requests_waiting": len(cell.queue),
-            "workers": len(workers),
-            "blocks": sum(worker.pool.usable_blocks for worker in workers),
-            "blocks_free": sum(worker.pool.free_blocks for worker in workers),
-            "blocks_cached": sum(worker.pool.cached_blocks for worker in workers),
-        }
-
-    def collect(self) -> Iterator[Metric]:
-        """One metric per figure of the last refresh."""
-        for name, value in self._values.items():
-            family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
-            yield family(f"octavo_scheduler_{name}", name.replace("_", " "), value=value)
+def cell_load(cell: Cell) -> pb.CellLoad:
+    """What gateways tell routers; cheap enough for once a second."""
+    workers = list(cell.fleet.workers.values())
+    return pb.CellLoad(
+        requests_waiting=len(cell.queue),
+        requests_running=len(
+            {id(sequence.choice.request) for worker in workers for sequence in worker.sequences.values()}
+        ),
+        blocks_total=sum(worker.pool.usable_blocks for worker in workers),
+        blocks_free=sum(worker.pool.free_blocks for worker in workers),
+        block_tokens=workers[0].block_tokens if workers else 0,
+    )

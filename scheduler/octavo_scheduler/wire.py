@@ -139,6 +139,7 @@ def _finished(update: Update) -> pb.RequestFinished:
         message=outcome.message,
         retry_after_us=outcome.retry_after_us,
         cached_tokens=update.cached_tokens,
+        cached_by_tier=update.cached_by_tier,
     )
     if update.cost is not None:
         finished.cost.CopyFrom(write_cost(update.cost))
@@ -155,6 +156,8 @@ def _finished(update: Update) -> pb.RequestFinished:
                 preemptions=times.preemptions,
                 attempts=times.attempts,
                 first_token_us=times.first_token_us,
+                retry_us=times.retry_us,
+                sample_us=times.sample_us,
             )
         )
     return finished
@@ -232,7 +235,8 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         ]
     if message.first_tokens:
         report.first_tokens = [
-            events.FirstToken(item.seq, item.wait_us, item.prefill_us, item.chunks) for item in message.first_tokens
+            events.FirstToken(item.seq, item.wait_us, item.prefill_us, item.chunks, item.load_us, item.sample_us)
+            for item in message.first_tokens
         ]
     if message.logprobs:
         report.logprobs = [item.SerializeToString() for item in message.logprobs]

@@ -55,7 +55,7 @@ def test_it_fits_the_schema(compose: dict[str, Any]) -> None:
 
 
 def test_the_cell_is_whole(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {*OURS, "jaeger"}
+    assert set(compose["services"]) == {*OURS, "jaeger", "prometheus", "grafana"}
     jaeger = compose["services"]["jaeger"]
     assert jaeger["image"] == "jaegertracing/jaeger:2.20.0"
     assert {"16686:16686", "4317:4317"} <= set(jaeger["ports"])
@@ -64,8 +64,29 @@ def test_the_cell_is_whole(compose: dict[str, Any]) -> None:
 def test_without_a_flag_it_is_the_cpu_cluster(compose: dict[str, Any]) -> None:
     profiles = {name: service.get("profiles", []) for name, service in compose["services"].items()}
     assert profiles.pop("gpuworker") == ["cpu"] and profiles.pop("gpuworker-gpu") == ["gpu"]
+    assert profiles.pop("prometheus") == profiles.pop("grafana") == ["observability"]
     assert all(not names for names in profiles.values())
     assert "COMPOSE_PROFILES=cpu" in (ROOT / ".env").read_text(encoding="utf-8").splitlines()
+
+
+def test_prometheus_asks_every_service_where_it_answers(compose: dict[str, Any]) -> None:
+    scraped = yaml.safe_load((ROOT / "observability/prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    fixed = {target for job in scraped for config in job.get("static_configs", []) for target in config["targets"]}
+    found = {
+        f"{name}:{config['port']}"
+        for job in scraped
+        for config in job.get("dns_sd_configs", [])
+        for name in config["names"]
+    }
+    answers = set()
+    for name in OURS:
+        manifest = load_settings([], compose["services"][name]["environment"]).manifest
+        section = name.removesuffix("-gpu")
+        listen = manifest.gateway.http_listen if name == "gateway" else getattr(manifest, section).metrics_listen
+        answers.add(f"{name}:{listen.rpartition(':')[2]}")
+    assert fixed | found == answers
+    for volume in (*compose["services"]["prometheus"]["volumes"], *compose["services"]["grafana"]["volumes"]):
+        assert (ROOT / volume.split(":")[0]).exists(), volume
 
 
 @pytest.mark.parametrize("name", OURS)

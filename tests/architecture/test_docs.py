@@ -19,7 +19,20 @@ from octavo.rpc.settings import manifest_keys
 from octavo_cli.main import app
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("protos", "gateway", "scheduler", "gpuworker", "kvstore", "cli", "docs", "scripts", "tests", "bench", ".ci")
+FOLDERS = (
+    "protos",
+    "gateway",
+    "scheduler",
+    "gpuworker",
+    "kvstore",
+    "cli",
+    "docs",
+    "scripts",
+    "tests",
+    "bench",
+    ".ci",
+    "observability",
+)
 PAGES = sorted(
     path
     for pattern in ("*.md", "docs/*.md", *(f"{folder}/README.md" for folder in FOLDERS))

@@ -26,9 +26,9 @@ SEARCH_PATH = os.pathsep.join(str(folder.parent) for folder in PACKAGES.values()
 EDGES = {
     "octavo_gateway": {"__main__", "service", "upstream", "gateway"},
     "octavo_scheduler": {"__main__", "service", "driver", "status"},
-    "octavo_gpuworker": {"__main__", "service", "transfer"},
+    "octavo_gpuworker": {"__main__", "service", "transfer", "profile_service"},
     "octavo_kvstore": {"__main__", "service", "announce"},
-    "octavo_cli": {"status", "probe", "supervisor"},
+    "octavo_cli": {"status", "probe", "supervisor", "profile"},
     "octavo": {"client", "rpc"},
 }
 """Modules (and their submodules) that may see generated types; a name that ends in `wire` or `link` is an edge too."""

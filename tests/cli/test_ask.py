@@ -99,21 +99,34 @@ def test_trace_by_request_id_and_last(running: Any, eventually: Any) -> None:
     assert done.returncode == 1 and "feedbeefnothere" in done.stderr
 
 
-def test_bench_serve_writes_the_form(running: Any, tmp_path: Path) -> None:
-    path = tmp_path / "serve.json"
-    done = running(
-        *("bench", "serve", "--concurrency", "3", "--requests", "7"),
-        *("--prompt-tokens", "5", "--max-tokens", "4", "--json", str(path)),
-    )
+def test_bench_serve_writes_form_page_and_comparison(running: Any, tmp_path: Path) -> None:
+    path, html = tmp_path / "serve.json", tmp_path / "serve.html"
+    words = ("--concurrency", "3", "--requests", "7", "--prompt-tokens", "5", "--max-tokens", "4")
+    done = running("bench", "serve", *words, "--slo", "ttft=10s", "--json", str(path), "--html", str(html))
     assert done.returncode == 0, done.stderr
     form = json.loads(path.read_text())
     results = {item["name"]: item for item in form["results"]}
-    assert form["benchmark"] == "serve" and form["config"]["concurrency"] == 3
-    assert results["ttft_p50/c3"]["n"] == 7 and results["itl_p99/c3"]["n"] == 7 * 3
-    assert results["failures/c3"]["value"] == 0 and results["output_rate/c3"]["value"] > 0
-    assert "ttft_p95/c3" in done.stdout
-    on_stdout = running("bench", "serve", "--requests", "1", "--concurrency", "1", "--json", "-")
-    assert json.loads(on_stdout.stdout)["benchmark"] == "serve"
+    assert form["benchmark"] == "serve" and form["config"]["loop"] == {"loop": "closed", "concurrency": 3, "seed": 0}
+    assert results["ttft_p50"]["n"] == 7 and results["itl_p99"]["n"] == 7 * 3
+    named = ("goodput", "itl_max", "tpot_p50", "e2e_p50", "errors", "rejected", "cancelled")
+    named += tuple(f"throughput/{kind}" for kind in ("request", "input", "output", "total"))
+    assert set(named) <= set(results) and results["errors"]["value"] == 0 and len(form["samples"]["ttft"]) == 7
+    assert "ttft_p95" in done.stdout and "<svg" in html.read_text()
+    again = running("bench", "serve", *words, "--slo", "ttft=10s", "--json", "-")
+    (tmp_path / "again.json").write_text(again.stdout)
+    compared = running("bench", "compare", str(path), str(tmp_path / "again.json"), "--json", "-")
+    assert json.loads(compared.stdout)["ratios"][0]["pairs"] == 7
+    other = running("bench", "serve", "--requests", "2", "--json", "-")
+    (tmp_path / "other.json").write_text(other.stdout)
+    refused = running("bench", "compare", str(path), str(tmp_path / "other.json"))
+    assert refused.returncode == 2 and "only equal workloads can be compared" in refused.stderr
+
+
+def test_bench_serve_names_what_is_wrong(running: Any) -> None:
+    done = running("bench", "serve", "--arrivals", "poison", "--rate", "3")
+    assert done.returncode == 2 and "--arrivals: 'poison' is unknown" in done.stderr
+    done = running("bench", "serve", "--url", "http://127.0.0.1:9/v1")
+    assert done.returncode == 4 and "no answer from http://127.0.0.1:9/v1" in done.stderr
 
 
 def test_demo_shows_answer_and_trace_and_leaves_nothing(running: Any) -> None:
@@ -132,7 +145,17 @@ def test_demo_fails_when_no_answer_comes(running: Any) -> None:
 
 
 def test_help_of_every_command(running: Any) -> None:
-    for words in ((), ("up",), ("chat",), ("trace",), ("doctor",), ("bench", "serve"), ("manifest", "fingerprint")):
+    for words in (
+        (),
+        ("up",),
+        ("chat",),
+        ("trace",),
+        ("doctor",),
+        ("bench", "serve"),
+        ("bench", "matrix"),
+        ("check",),
+        ("manifest", "fingerprint"),
+    ):
         done = running(*words, "--help")
         assert done.returncode == 0 and "Usage: octavo" in done.stdout, (words, done.stderr)
     assert running("--version").stdout.startswith("octavo ")

@@ -124,10 +124,11 @@ class Cluster:
         return (self.run_dir / f"{name}.log").read_text(errors="replace")
 
     async def up(self) -> None:
-        """Starts everything and waits until a request would be answered."""
+        """Starts everything and waits until a request would be answered by any of the workers."""
         for name in self.names():
             self.start(name)
         await self.wait_ready()
+        await self.wait_workers()
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S, url: str = "") -> None:
         deadline = time.monotonic() + timeout_s
@@ -145,6 +146,12 @@ class Cluster:
                     tails = "\n".join(f"--- {name}\n{self.log_text(name)[-1500:]}" for name in self.processes)
                     raise TimeoutError(f"not ready after {timeout_s:.0f} s\n{tails}")
                 await asyncio.sleep(0.1)
+
+    async def wait_workers(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """The gateway is ready with its first worker; this waits for all of them."""
+        async with asyncio.timeout(timeout_s):
+            while sum(worker.state == "serving" for worker in (await self.status()).workers) < self.workers:
+                await asyncio.sleep(0.05)
 
     def down(self) -> None:
         """SIGTERM to all, SIGKILL to what is left after the drain."""

@@ -157,7 +157,7 @@ async def survive(cluster: Cluster, seconds: float, pause_s: float) -> None:
 
 
 async def test_a_storm_survives_the_death_of_everything_but_the_gateway(make_cluster: Callable[..., Cluster]) -> None:
-    await survive(make_cluster(workers=2, settings=SMALL), seconds=45, pause_s=9)
+    await survive(make_cluster(workers=2, settings=SMALL), seconds=30, pause_s=7)
 
 
 @pytest.mark.soak

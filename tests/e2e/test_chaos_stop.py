@@ -84,6 +84,8 @@ async def test_a_worker_without_the_time_is_cut_off_and_its_streams_move(make_cl
             for request, answer in zip(requests, answers, strict=True)
         ]
         await all_began(answers)
+        running = {worker.worker_id: worker.running for worker in (await cluster.status()).workers}
+        assert running["gpuworker0"], running
         cluster.processes["gpuworker0"].send_signal(signal.SIGTERM)
         assert await ended(cluster, "gpuworker0", 15) == 0
         await asyncio.gather(*streams)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from octavo.step import StepBudget
 from octavo_gpuworker import reporter
+from octavo_gpuworker.backends.torch_backend import TorchBackend
 from octavo_gpuworker.engine import Engine, SequenceEnd
 from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.model.config import ModelConfig
@@ -169,7 +170,10 @@ def make_rig(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         started: list[LoadOrder | OffloadOrder] = []
         ends: list[SequenceEnd] = []
         engine = Engine(
-            model, pool, budget=StepBudget(budget, budget, max_seqs), start_transfer=started.append, on_end=ends.append
+            TorchBackend(model, pool),
+            budget=StepBudget(budget, budget, max_seqs),
+            start_transfer=started.append,
+            on_end=ends.append,
         )
         free = list(range(1, num_blocks))
         random.Random(0).shuffle(free)

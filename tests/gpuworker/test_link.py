@@ -12,6 +12,7 @@ from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
 from octavo.step import StepBudget
 from octavo.v1 import worker_pb2 as pb
 from octavo_gpuworker import link as link_module
+from octavo_gpuworker.backends.torch_backend import TorchBackend
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.model.pool import KvPool
@@ -30,7 +31,9 @@ class World:
         self.states: list[bool] = []
         self.deaths: list[BaseException] = []
         self.engine = Engine(
-            decoder, self.pool, budget=StepBudget(64, 64, 16), start_transfer=lambda order: self.transfers.start(order)
+            TorchBackend(decoder, self.pool),
+            budget=StepBudget(64, 64, 16),
+            start_transfer=lambda order: self.transfers.start(order),
         )
         self.steps = StepLoop(self.engine, lambda report: self.link.emit(report), self.deaths.append)
         self.transfers = Transfers("", self.pool, b"l" * 32, self.steps.post)
@@ -159,7 +162,7 @@ async def test_no_hello_before_the_running_step_has_ended(world, decoder) -> Non
             assert go.wait(5)
             return forward(inputs, pool)
 
-    world.engine.decoder = Slow()
+    world.engine.backend.decoder = Slow()
     await stream.orders(admit(1))
     assert await asyncio.to_thread(inside.wait, 5)
     stream.over.set()

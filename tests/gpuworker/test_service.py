@@ -16,9 +16,12 @@ from octavo.manifest import Manifest, ModelSettings
 from octavo.rpc.testing import running_host
 from octavo.v1 import kvstore_pb2_grpc
 from octavo_gpuworker import service
+from octavo_gpuworker.backends.sizes import model_len
+from octavo_gpuworker.backends.torch_backend import torch_backend
+from octavo_gpuworker.backends.torch_open import make_pool, open_torch
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import UpdateOrder
-from octavo_gpuworker.service import Worker, make_pool, model_len, verify_artifacts
+from octavo_gpuworker.service import Worker, verify_artifacts
 from octavo_gpuworker.warmup import ArtifactMismatch
 
 from tests.gpuworker.conftest import tiny_decoder
@@ -38,7 +41,8 @@ async def running_worker(tmp_path, **settings):
         given = {"gpuworker.scheduler": address, "gpuworker.worker_id": "w1", "gpuworker.progress_timeout_s": 0.4}
         async with running_host("gpuworker", tmp_path, {**given, **settings}) as host:
             decoder = tiny_decoder()
-            worker = Worker(host, decoder, KvPool(decoder.config, 100, 4, torch.float32))
+            pool = KvPool(decoder.config, 100, 4, torch.float32)
+            worker = Worker(host, torch_backend(decoder, pool, cuda_graphs=False, max_model_len=64))
             await asyncio.to_thread(worker.warm_up)
             host.on_drain(worker.drain)
             host.spawn(worker.run(), "engine")
@@ -85,7 +89,7 @@ async def test_a_dead_step_thread_ends_the_process(tmp_path) -> None:
         def broken(inputs, pool):
             raise RuntimeError("kernel launch failed")
 
-        worker.decoder.forward = broken
+        worker.backend.decoder.forward = broken
         await stream.orders(admit(1))
         code, message = await asyncio.wait_for(host.wait_ended(), 5)
         assert code == 1 and "kernel launch failed" in message
@@ -150,10 +154,10 @@ def test_a_pool_without_room_is_refused(decoder) -> None:
 
 def test_max_model_len_is_bounded_by_model_and_pool(decoder) -> None:
     pool = KvPool(decoder.config, 5, 8, torch.float32)
-    assert model_len(Manifest(), decoder, pool) == 32
-    assert model_len(Manifest(engine=EngineSettings(max_model_len=20)), decoder, pool) == 20
+    assert model_len(Manifest(), decoder.config.max_position, pool) == 32
+    assert model_len(Manifest(engine=EngineSettings(max_model_len=20)), 512, pool) == 20
     with pytest.raises(OctavoError, match="give at most 512"):
-        model_len(Manifest(engine=EngineSettings(max_model_len=513)), decoder, pool)
+        model_len(Manifest(engine=EngineSettings(max_model_len=513)), 512, pool)
 
 
 @pytest.mark.parametrize("name", ["weights", "tokenizer", "chat_template"])
@@ -162,3 +166,13 @@ def test_an_artifact_of_another_hash_is_named(name) -> None:
     with pytest.raises(ArtifactMismatch, match=f"{name} of smollm2") as caught:
         verify_artifacts(Manifest(model=settings))
     assert caught.value.exit_code == 3 and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal is for machines without CUDA")
+def test_cuda_without_cuda_is_refused_in_one_line(tmp_path) -> None:
+    manifest = Manifest(engine=EngineSettings(device="cuda"))
+    with pytest.raises(
+        OctavoError, match=r"engine.device: cuda, but torch sees no CUDA device here; use auto or cpu"
+    ) as error:
+        open_torch(manifest, lambda done, total: None)
+    assert error.value.exit_code == 3

@@ -11,6 +11,7 @@ import pytest
 import torch
 from octavo.step import StepBudget
 from octavo_gpuworker import steploop as steploop_module
+from octavo_gpuworker.backends.torch_backend import TorchBackend
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import AdmitOrder, LoadOrder, StopOrder, TransferDone, UpdateOrder
@@ -42,7 +43,7 @@ def world(decoder):
     class World:
         model = Counted(decoder)
         pool = KvPool(decoder.config, 300, 4, torch.float32)
-        engine = Engine(model, pool, budget=StepBudget(64, 64, 16), start_transfer=lambda order: None)
+        engine = Engine(TorchBackend(model, pool), budget=StepBudget(64, 64, 16), start_transfer=lambda order: None)
         reports: queue.Queue = queue.Queue()
         deaths: queue.Queue = queue.Queue()
         loop = StepLoop(engine, reports.put, deaths.put)
@@ -204,5 +205,5 @@ def test_two_thousand_sequences_leave_nothing_behind(world) -> None:
 
 def test_stop_before_start_is_harmless(decoder) -> None:
     pool = KvPool(decoder.config, 4, 4, torch.float32)
-    engine = Engine(decoder, pool, budget=StepBudget(4, 4, 4), start_transfer=lambda order: None)
+    engine = Engine(TorchBackend(decoder, pool), budget=StepBudget(4, 4, 4), start_transfer=lambda order: None)
     StepLoop(engine, print, print).stop()

@@ -30,6 +30,7 @@ class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
         self.unpinned: list[int] = []
         self.hanging = asyncio.Event()
         self.refuse = 0
+        self.flip = 0
 
     async def GetStats(self, request, context):
         return pb.GetStatsResponse(store_id="host7")
@@ -59,6 +60,8 @@ class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "dead")
                 elif self.mode == "bad checksum":
                     checksum ^= 1
+                elif self.mode == "flipped bit":
+                    payload = payload[: self.flip] + bytes([payload[self.flip] ^ 4]) + payload[self.flip + 1 :]
                 elif self.mode == "short":
                     payload = payload[:-1]
                 elif self.mode == "other key":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -136,3 +137,28 @@ def test_decodes_of_like_context_attend_together() -> None:
     assert not case.plan.prefills
     mixed = Case([(1, 20), (1, 30), (1, 3000)])
     assert [group.count for group in mixed.plan.decodes] == [2, 1], "a long context does not pad the short ones"
+
+
+@pytest.mark.parametrize("work", [WORK["decodes of unlike length"], WORK["mixed"], [(1, 33)]])
+@pytest.mark.parametrize("window", [None, 13])
+@pytest.mark.parametrize("soft_cap", [0.0, 5.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_an_earlier_owner_left_behind_never_reaches_an_answer(work, window, soft_cap, dtype, check) -> None:
+    """A sequence that failed leaves NaN and infinities in its blocks, and padding leaves them in the null block."""
+    case = Case(work, window=window, dtype=dtype)
+    case.plan.shape = dataclasses.replace(case.plan.shape, soft_cap=soft_cap)
+    clean = case.run()
+    case.pool[case.pool == POISON] = float("nan")
+    case.pool[0] = float("-inf")
+    dirty = case.run()
+    assert torch.isfinite(dirty).all()
+    assert torch.equal(dirty, clean)
+
+
+def test_the_scales_of_an_earlier_owner_neither() -> None:
+    case = Case([(1, 33), (1, 5)])
+    pool = case.pool.clamp(-100, 100).round().to(torch.int8)
+    scales = torch.ones(pool.shape[:-1])
+    scales[case.pool[..., 0] == POISON] = float("nan")
+    scales[0] = float("nan")
+    assert torch.isfinite(paged_attention_torch(case.q, pool, 1, case.plan, scales)).all()

@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from octavo.errors import OctavoError
 from octavo.rpc.channels import open_channel
+from octavo.rpc.settings import manifest_keys
 from octavo.rpc.testing import running_host
 from octavo.v1 import admin_pb2, admin_pb2_grpc
 
@@ -73,6 +74,12 @@ def test_sigterm_drains_and_exits_0(tmp_path: Path, loop: str) -> None:
         ("mismatch", [], 3, "weights do not match"),
         ("die", [], 1, "task engine died: RuntimeError: boom"),
         ("run", ["--engine.dtpye", "float32"], 2, "did you mean 'engine.dtype'"),
+        (
+            "run",
+            ["--deployment.run_dir", "/dev/null/run"],
+            2,
+            "deployment.run_dir /dev/null/run: Not a directory; give",
+        ),
     ],
 )
 def test_exit_codes_and_one_line(tmp_path: Path, kind: str, flags: list[str], code: int, words: str) -> None:
@@ -125,3 +132,12 @@ async def test_drain_goes_on_after_a_step_that_fails_or_hangs(tmp_path: Path) ->
         for step in (fails, last, hangs):
             host.on_drain(step)
     assert done == ["last"]
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_help_lists_every_setting_and_ends_with_0(tmp_path: Path, word: str) -> None:
+    out, err = start(tmp_path, "run", word).communicate(timeout=20)
+    assert err == ""
+    keys = [line.split()[0].removeprefix("--") for line in out.splitlines() if line.startswith("  --")]
+    assert keys == [key for key, _env, _default in manifest_keys()]
+    assert "OCTAVO_ENGINE_MAX_MODEL_LEN = 0" in out and "python -m octavo_gateway" in out

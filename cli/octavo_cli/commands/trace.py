@@ -1,34 +1,109 @@
-"""trace: one request's spans as a waterfall."""
+"""trace: one request's spans as a waterfall, a table of many, or a file for another tool."""
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.errors import OctavoError
 from octavo.manifest import ManifestError
 from rich.console import Console
+from rich.table import Table
 
+from octavo_cli.jaeger import jaeger_json
 from octavo_cli.locate import run_dir_of
-from octavo_cli.spans import find_trace, read_spans
+from octavo_cli.requests_table import COLUMNS, line, requests_of, row, slowest
+from octavo_cli.spans import NoTrace, Span, TraceTail, find_trace, read_spans
+from octavo_cli.trace_page import page
 from octavo_cli.waterfall import draw
+
+FOLLOW_POLL_S = 0.5
 
 
 def trace(
     wanted: Annotated[str, typer.Argument(metavar="[ID]", help="Trace id or request id; a beginning is enough.")] = "",
     last: Annotated[bool, typer.Option("--last", help="The latest request (as without an ID).")] = False,
+    slowest_count: Annotated[
+        int, typer.Option("--slowest", min=0, metavar="N", help="A table of the N slowest first tokens.")
+    ] = 0,
+    tenant: Annotated[str, typer.Option("--tenant", help="Only requests of this tenant.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="A line per request as it ends, until Ctrl-C.")] = False,
+    export: Annotated[str, typer.Option("--export", metavar="FILE", help="Write JSON that Jaeger's UI uploads.")] = "",
+    html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")] = "",
     run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the spans as JSON.")] = False,
 ) -> None:
     """Draw a request's trace from the trace files of the run folder; the cluster need not run."""
-    if wanted and last:
-        raise ManifestError("--last: give an ID or --last, not both", field="last")
-    found = find_trace(read_spans(run_dir_of(run_dir)), wanted)
+    _check(wanted, last, slowest_count, follow, export, html)
+    folder = run_dir_of(run_dir)
+    if follow:
+        _follow(folder, tenant, as_json)
+        return
+    spans = read_spans(folder)
+    if slowest_count:
+        _table(spans, slowest_count, tenant, export, as_json)
+        return
+    if tenant:
+        ids = {span.trace_id for span in requests_of(spans, tenant)}
+        if not ids:
+            raise NoTrace(f"no request of tenant {tenant!r} here; `octavo trace --slowest 10` lists those there are")
+        spans = [span for span in spans if span.trace_id in ids]
+    found = find_trace(spans, wanted)
+    if export:
+        _write(export, json.dumps(jaeger_json(found)))
+    if html:
+        _write(html, page(found))
     if as_json:
         typer.echo(json.dumps([asdict(span) for span in sorted(found, key=lambda span: span.start_ns)]))
-    else:
+    elif not (export or html):
         draw(found, Console())
+
+
+def _check(wanted: str, last: bool, slowest_count: int, follow: bool, export: str, html: str) -> None:
+    if wanted and last:
+        raise ManifestError("--last: give an ID or --last, not both", field="last")
+    if slowest_count and (wanted or last or html):
+        raise ManifestError("--slowest: lists requests; leave out the ID, --last and --html", field="slowest")
+    if follow and (wanted or last or slowest_count or export or html):
+        raise ManifestError("--follow: takes only --tenant, --json and --run-dir beside it", field="follow")
+
+
+def _table(spans: list[Span], count: int, tenant: str, export: str, as_json: bool) -> None:
+    listed = slowest(requests_of(spans, tenant), count)
+    if not listed:
+        raise NoTrace("no request here yet" + (f" of tenant {tenant!r}" if tenant else ""))
+    ids = {span.trace_id for span in listed}
+    if export:
+        _write(export, json.dumps(jaeger_json(span for span in spans if span.trace_id in ids)))
+    if as_json:
+        typer.echo(json.dumps([asdict(span) for span in listed]))
+        return
+    table = Table(*COLUMNS)
+    for span in listed:
+        table.add_row(*row(span))
+    Console().print(table)
+
+
+def _follow(folder: Path, tenant: str, as_json: bool) -> None:
+    """Polls the files; what ended before the start is not shown."""
+    tail = TraceTail(folder)
+    tail.skip()
+    while True:
+        for span in sorted(requests_of(tail.read(), tenant), key=lambda span: span.end_ns):
+            typer.echo(json.dumps(asdict(span)) if as_json else line(span))
+        time.sleep(FOLLOW_POLL_S)
+
+
+def _write(name: str, text: str) -> None:
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OctavoError(f"cannot write {name}: {error.strerror}; choose another file") from error
+    typer.echo(f"wrote {name}", err=True)
 
 
 def register(app: typer.Typer) -> None:

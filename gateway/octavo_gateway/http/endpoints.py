@@ -16,7 +16,7 @@ from octavo_gateway.http.calls import Call, Calls, SlowClient
 from octavo_gateway.http.connection import Connection
 from octavo_gateway.http.edge import read_headers
 from octavo_gateway.http.errors import BodyTooLarge, error_headers, error_json
-from octavo_gateway.http.forms import ChatForm, CompletionForm, Form
+from octavo_gateway.http.forms import ChatForm, CompletionForm, Form, StopReasons
 from octavo_gateway.http.params import chat_params, completion_params, rename_fields
 from octavo_gateway.http.read import ClientGone, read_json
 from octavo_gateway.http.refused import check_chat, check_completion
@@ -36,14 +36,20 @@ def read_chat(raw: bytes) -> Asked:
     """Raises InvalidRequest."""
     body = decode_body(raw, ChatBody)
     check_chat(raw)
-    return Asked(body, [chat_params(body)], ChatForm(bool(body.logprobs)))
+    return Asked(body, [chat_params(body)], ChatForm(bool(body.logprobs), stop_reasons(body)))
+
+
+def stop_reasons(body: ChatBody | CompletionBody) -> StopReasons:
+    """What this caller asked to stop at."""
+    strings = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    return StopReasons(frozenset(strings), frozenset(body.stop_token_ids or ()))
 
 
 def read_completion(raw: bytes) -> Asked:
     """Raises InvalidRequest."""
     body = decode_body(raw, CompletionBody)
     check_completion(raw)
-    return Asked(body, completion_params(body), CompletionForm(body.logprobs is not None))
+    return Asked(body, completion_params(body), CompletionForm(body.logprobs is not None, stop_reasons(body)))
 
 
 class GeneratingEndpoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from octavo_gateway.http.logprobs import CompletionLogprobsForm, chat_logprobs
 from octavo_gateway.http.shapes import (
@@ -39,6 +39,32 @@ class WholeChoice:
         self.stop_hit = delta.stop_hit or self.stop_hit
 
 
+class Ended(Protocol):
+    """What a choice's end is read off: a delta, or the whole choice."""
+
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def stop_hit(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StopReasons:
+    """What the caller asked to stop at; the model's own end token is no such thing, and is told as null."""
+
+    strings: frozenset[str] = frozenset()
+    token_ids: frozenset[int] = frozenset()
+
+    def shown(self, end: Ended) -> str | int | UnsetType | None:
+        """`stop_reason`: the stop string, the stop token id, null, or nothing while the choice goes on."""
+        if end.finish_reason is None:
+            return UNSET
+        hit = end.stop_hit
+        if hit in self.strings:
+            return hit
+        return int(hit) if hit.isdecimal() and int(hit) in self.token_ids else None
+
+
 class Form(Protocol):
     """One endpoint's view; `index` is the choice's place in the response."""
 
@@ -63,8 +89,9 @@ class ChatForm:
 
     id_prefix, whole_object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, logprobs: bool) -> None:
+    def __init__(self, logprobs: bool, stops: StopReasons) -> None:
         self._logprobs = logprobs
+        self._stops = stops
         self._begun: set[int] = set()
 
     def chunk(self, index: int, delta: Delta) -> ChatChunkChoice | None:
@@ -78,7 +105,7 @@ class ChatForm:
             ChatDelta("assistant" if first else UNSET, delta.text if delta.text or first else UNSET),
             chat_logprobs(delta.logprobs) if self._logprobs else None,
             delta.finish_reason,
-            delta.stop_hit or UNSET,
+            self._stops.shown(delta),
         )
 
     def whole(self, index: int, choice: WholeChoice) -> ChatChoice:
@@ -87,7 +114,7 @@ class ChatForm:
             ChatMessageBody("".join(choice.texts)),
             chat_logprobs(choice.logprobs) if self._logprobs else None,
             choice.finish_reason,
-            choice.stop_hit or UNSET,
+            self._stops.shown(choice),
         )
 
 
@@ -96,8 +123,9 @@ class CompletionForm:
 
     id_prefix, whole_object, chunk_object = "cmpl-", "text_completion", "text_completion"
 
-    def __init__(self, logprobs: bool) -> None:
+    def __init__(self, logprobs: bool, stops: StopReasons) -> None:
         self._logprobs = logprobs
+        self._stops = stops
         self._forms: dict[int, CompletionLogprobsForm] = {}
 
     def chunk(self, index: int, delta: Delta) -> CompletionChoice | None:
@@ -109,7 +137,7 @@ class CompletionForm:
             if is_echo(delta):
                 form.skip(delta.text)
             logprobs = form.take(delta.logprobs)
-        return CompletionChoice(index, delta.text, logprobs, delta.finish_reason, delta.stop_hit or UNSET)
+        return CompletionChoice(index, delta.text, logprobs, delta.finish_reason, self._stops.shown(delta))
 
     def whole(self, index: int, choice: WholeChoice) -> CompletionChoice:
         logprobs = None
@@ -117,4 +145,4 @@ class CompletionForm:
             form = CompletionLogprobsForm()
             form.skip(choice.echoed)
             logprobs = form.take(choice.logprobs)
-        return CompletionChoice(index, "".join(choice.texts), logprobs, choice.finish_reason, choice.stop_hit or UNSET)
+        return CompletionChoice(index, "".join(choice.texts), logprobs, choice.finish_reason, self._stops.shown(choice))

@@ -66,7 +66,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: str | None
-    stop_reason: str | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     message: ChatMessageBody
     logprobs: ChatLogprobs | None
     finish_reason: str | None
-    stop_reason: str | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
-    stop_reason: str | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
 
 
 class Envelope(msgspec.Struct, frozen=True):

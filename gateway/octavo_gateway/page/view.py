@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo_gateway.page.latency import LatencyWindow, Measured, Target, goodput, latency
+from octavo_gateway.page.latency import LatencyWindow, Measured, goodput, latency
 from octavo_gateway.requests import Audience
 
 
@@ -32,7 +32,6 @@ def show(moment: Moment, window: LatencyWindow, audience: Audience, model: str) 
     cell = moment.cell or EMPTY_CELL
     tenant = None if audience.sees_all else audience.tenant
     ended = window.recent(tenant)
-    targets = {item["name"]: Target(item["ttft_ms"], item["itl_p99_ms"]) for item in cell["slo_classes"]}
     shown: dict[str, Any] = {
         "time_unix_s": round(time.time(), 3),
         "model": model,
@@ -41,7 +40,7 @@ def show(moment: Moment, window: LatencyWindow, audience: Audience, model: str) 
         "ready": cell["ready"],
         "why_not_ready": moment.away or cell["why_not_ready"],
         "latency": latency(ended, (item for item in moment.running if tenant in (None, item.tenant))),
-        "goodput": goodput(ended, targets),
+        "goodput": goodput(ended, cell["slo_classes"]),
     }
     for name in ("running", "waiting", "recent"):
         shown[name] = [item for item in cell[name] if tenant in (None, item["tenant"])]

@@ -11,7 +11,7 @@ import torch
 from octavo_gpuworker.kernels.activation import gelu_mul_torch, silu_mul_torch, soft_cap_torch
 from octavo_gpuworker.kernels.block_moves import copy_blocks_torch, gather_blocks_torch, scatter_blocks_torch
 from octavo_gpuworker.kernels.linear import linear_onednn, linear_torch, onednn_unavailable, pack_onednn
-from octavo_gpuworker.kernels.mla import mla_decode_torch
+from octavo_gpuworker.kernels.mla import mla_decode_torch, mla_prefill_torch
 from octavo_gpuworker.kernels.moe import moe_torch
 from octavo_gpuworker.kernels.needs import KernelNeeds, capability_of
 from octavo_gpuworker.kernels.paged_attention import paged_attention_torch
@@ -96,6 +96,14 @@ OPERATIONS: Final[dict[str, tuple[Implementation, ...]]] = {
     "mla_decode": (
         _triton("mla:mla_decode_triton", requirements.latent),
         Implementation("torch", mla_decode_torch),
+    ),
+    "mla_prefill": (
+        _triton(
+            "mla:mla_prefill_triton",
+            requirements.latent,
+            gives_way="expanded keys through torch's SDPA until bench/gpu.py measures them slower",
+        ),
+        Implementation("torch", mla_prefill_torch),
     ),
 }
 

@@ -34,6 +34,9 @@ class DecodeGroup:
     mask: Tensor | None
     """[S', 1, 1, L] in the queries' dtype, 0 or -inf; None when every key is visible to every sequence."""
     count: int
+    hidden: tuple[Tensor, Tensor] | None = None
+    """(sequence, key) int64 of each gathered key that the mask hides: what lies there may be another owner's NaN, which a
+    weight of 0 does not make 0."""
 
 
 @dataclass(slots=True)
@@ -71,6 +74,8 @@ class PoolShape:
     """Of the queries; masks are made in it, once per step."""
     soft_cap: float = 0.0
     """Scores become cap * tanh(score / cap); 0: they do not."""
+    scale: float = 0.0
+    """Of the scores; 0: head_dim^-0.5."""
 
 
 class AttentionPlan:
@@ -134,7 +139,7 @@ def plan_attention(
         new_tokens,
         contexts,
         block_tokens=shape.block_tokens,
-        scale=shape.head_dim**-0.5,
+        scale=shape.scale or shape.head_dim**-0.5,
         window=shape.sliding_window,
         soft_cap=shape.soft_cap,
         **_device_facts(block_tables.device),
@@ -193,15 +198,17 @@ def _decode_group(
     keys = base * size + torch.arange(width * size, device=device)
     last = torch.tensor([contexts[seq] for seq in seqs], device=device)[:, None]
     visible = (keys < last) & (keys >= torch.tensor(lows, device=device)[:, None])
-    mask = None
+    mask = hidden = None
     if not all(
         low == b * size and contexts[seq] == (b + width) * size for seq, low, b in zip(seqs, lows, bases, strict=True)
     ):
         mask = _bias(visible, shape.dtype)[:, None, None, :]
+        sequence, key = (~visible).nonzero(as_tuple=True)
+        hidden = (sequence, key)
     rows = [starts[seq] for seq in seqs]
     adjacent = rows[-1] - rows[0] + 1 == len(rows)
     selector = slice(rows[0], rows[-1] + 1) if adjacent else torch.tensor(rows, device=device)
-    return DecodeGroup(selector, _gather_rows(blocks, shape), mask, len(seqs))
+    return DecodeGroup(selector, _gather_rows(blocks, shape), mask, len(seqs), hidden)
 
 
 def _prefill_group(table: Tensor, row: int, new: int, context: int, shape: PoolShape) -> PrefillGroup:

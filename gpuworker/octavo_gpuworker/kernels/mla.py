@@ -7,10 +7,13 @@ the queries and the value up-projection into the output, a decode attends in lat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from octavo_gpuworker.kernels.attention_plan import AttentionPlan
 from octavo_gpuworker.kernels.paged_batch import VERIFY_QUERIES, PagedBatch
 
 
@@ -45,6 +48,35 @@ def expand_output(attended: Tensor, projection: MlaProjection) -> Tensor:
 def store_latent(latent: Tensor, rotary: Tensor, blocks: Tensor, offsets: Tensor, cache: Tensor) -> None:
     """Writes latent [T, latent] and rotary [T, rope] to slots (blocks, offsets) [T] int64 of one layer's cache."""
     cache.index_put_((blocks, offsets), torch.cat((latent, rotary), dim=1).to(cache.dtype))
+
+
+def chunks_of(plan: AttentionPlan) -> list[tuple[int, int, int]]:
+    """(sequence, first row, new tokens) of the sequences that `mla_decode` leaves alone."""
+    starts = [0, *accumulate(plan.new_tokens)]
+    return [(seq, starts[seq], new) for seq, new in enumerate(plan.new_tokens) if new > VERIFY_QUERIES]
+
+
+def mla_prefill_torch(
+    q_nope: Tensor, q_rope: Tensor, projection: MlaProjection, cache: Tensor, plan: AttentionPlan, out: Tensor
+) -> None:
+    """Fills the rows of out [T, H * v] that belong to chunks (`chunks_of`), causal, from q_nope [T, H, nope], q_rope [T, H, rope].
+
+    Keys and values are expanded once per chunk: a chunk of n tokens then costs a third of attending in latent space, where
+    every head has the latent's 512 dims instead of 128.
+    """
+    size, rank = plan.batch.block_tokens, projection.key.shape[2]
+    for seq, row, new in chunks_of(plan):
+        context = plan.contexts[seq]
+        blocks = plan.batch.block_tables[seq, : -(-context // size)].long()
+        held = cache[blocks].flatten(0, 1)[:context]
+        key = torch.einsum("cl,hnl->hcn", held[:, :rank], projection.key)
+        value = torch.einsum("cl,hvl->hcv", held[:, :rank], projection.value)
+        key = torch.cat((key, held[:, rank:].expand(len(key), -1, -1)), dim=2)
+        query = torch.cat((q_nope[row : row + new], q_rope[row : row + new]), dim=2).transpose(0, 1)
+        at = torch.arange(context - new, context, device=out.device)[:, None]
+        seen = torch.arange(context, device=out.device) <= at
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=plan.batch.scale)
+        out[row : row + new] = attended.transpose(0, 1).flatten(1)
 
 
 def mla_decode_torch(q_latent: Tensor, q_rope: Tensor, cache: Tensor, batch: PagedBatch) -> Tensor:

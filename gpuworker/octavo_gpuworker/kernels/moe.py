@@ -47,7 +47,7 @@ def sort_by_expert_torch(experts: Tensor, num_experts: int) -> tuple[Tensor, Ten
 
 
 def moe_torch(x: Tensor, router_logits: Tensor, weights: MoeWeights) -> Tensor:
-    """x [T, d], router_logits [T, E] -> [T, d] in x's dtype: expert after expert, summed in float32."""
+    """x [T, d], router_logits [T, E] float32 -> [T, d] in x's dtype: expert after expert, summed in float32."""
     shares, experts = route_torch(router_logits, weights.top_k, weights.renormalize)
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in range(weights.gate_up.shape[0]):

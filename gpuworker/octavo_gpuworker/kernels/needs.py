@@ -26,8 +26,12 @@ class KernelNeeds:
     """0: any."""
     experts: int = 0
     """Of a mixture of experts; 0: a dense model."""
+    expert_ffn: int = 0
+    """Inner size of one expert."""
     latent: int = 0
     """Width of a latent cache (MLA); 0: keys and values per head."""
+    latent_rope: int = 64
+    """Width of its rotated part."""
     weight_dtype: torch.dtype | None = None
     """int8, uint8 (int4 pairs) or float8_e4m3fn of quantized weights; None: as the activations."""
     soft_cap: float = 0.0

@@ -62,6 +62,9 @@ def _gathered(cache: _Cache, gather: Tensor, plan: AttentionPlan, count: int, dt
 def _decode(q: Tensor, cache: _Cache, plan: AttentionPlan, group: DecodeGroup) -> Tensor:
     shape = plan.shape
     kv = _gathered(cache, group.gather, plan, group.count, q.dtype)
+    if group.hidden is not None:
+        sequence, key = group.hidden
+        kv[:, sequence, :, key] = 0.0  # the gathered copy, not the pool
     queries = q.view(group.count, shape.kv_heads, -1, shape.head_dim)
     return _attend(queries, kv[0], kv[1], group.mask, plan).view(group.count, shape.q_heads, shape.head_dim)
 

@@ -54,6 +54,11 @@ class QuantWeight:
         """Elements of the inner axis per scale."""
         return self.shape[1] // self.scales.shape[1]
 
+    def rows(self, first: int, end: int) -> QuantWeight:
+        """Output rows [first, end), over the same memory."""
+        offsets = None if self.offsets is None else self.offsets[first:end]
+        return QuantWeight(self.data[first:end], self.scales[first:end], offsets, self.activations)
+
 
 def quantize_weight(weight: Tensor, bits: int, group: int | None = None, zero_point: bool = False) -> QuantWeight:
     """weight [out, in] floating -> int8 or int4 by rounding to nearest; `group` None: one scale per row (int8 only).

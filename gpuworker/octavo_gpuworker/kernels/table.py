@@ -70,14 +70,23 @@ class Choice:
 class CallCounter:
     """Counts calls of one implementation; a plain integer, since one thread steps the model."""
 
-    __slots__ = ("calls", "function")
+    __slots__ = ("calls", "function", "implementation", "observer", "operation")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, operation: str, implementation: str, function: Callable[..., Any]) -> None:
+        self.operation, self.implementation, self.function = operation, implementation, function
         self.calls = 0
+        self.observer: Callable[[CallCounter, tuple[Any, ...]], Any] | None = None
+        """Calls `function` in our place, to see it at work; None: nobody looks."""
+
+    @property
+    def label(self) -> str:
+        """operation/implementation."""
+        return f"{self.operation}/{self.implementation}"
 
     def __call__(self, *args: Any) -> Any:
         self.calls += 1
+        if self.observer is not None:
+            return self.observer(self, args)
         return self.function(*args)
 
 
@@ -130,6 +139,7 @@ class KernelTable:
         "gelu_mul",
         "linear",
         "mla_decode",
+        "mla_prefill",
         "moe",
         "needs",
         "paged_attention",
@@ -157,6 +167,7 @@ class KernelTable:
     quant_linear: Callable[..., Tensor]
     moe: Callable[..., Tensor]
     mla_decode: Callable[..., Tensor]
+    mla_prefill: Callable[..., None]
 
     def __init__(self, operations: Mapping[str, tuple[Implementation, ...]], needs: KernelNeeds, prefer: str) -> None:
         self.needs = needs
@@ -169,7 +180,7 @@ class KernelTable:
             )
         for operation, rows in operations.items():
             row, choice = choose(operation, rows, prefer, self.needs)
-            counter = CallCounter(row.load())
+            counter = CallCounter(operation, row.name, row.load())
             setattr(self, operation, counter)
             self._counters[operation, row.name] = counter
             self._prepare[operation] = row.prepare
@@ -180,6 +191,11 @@ class KernelTable:
         """The weight in the form that the chosen implementation of `operation` takes."""
         prepare = self._prepare[operation]
         return weight if prepare is None else prepare(weight)
+
+    def observe(self, observer: Callable[[CallCounter, tuple[Any, ...]], Any] | None) -> None:
+        """Lets `observer(counter, arguments)` make every call from now on; None ends that. For the thread that steps."""
+        for counter in self._counters.values():
+            counter.observer = observer
 
     @property
     def kernel_calls(self) -> dict[tuple[str, str], int]:

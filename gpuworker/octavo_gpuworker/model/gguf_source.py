@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
+from numpy.typing import NDArray
 from octavo.artifacts import BadArtifact, GgufFile, GgufTensor
-from torch import Tensor
 
 from octavo_gpuworker.model.config import ModelConfig, RopeScaling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from octavo_gpuworker.kernels.quant_gemm import QuantWeight
 
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 """general.architecture; a Mistral is a `llama` there."""
@@ -40,6 +44,8 @@ TOP_NAMES: Final = {
     "lm_head.weight": "output.weight",
 }
 
+REPACKED: Final = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0)
+"""Kinds that kernels multiply with as they are."""
 DIRECT: Final = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
 
 
@@ -94,33 +100,66 @@ class GgufSource:
 
     def read(self, name: str) -> Tensor:
         """See TensorSource; float32, or float16 and bfloat16 as stored."""
-        tensor, kind, length = self._tensors[gguf_name(name)]
-        raw = self._data[tensor.offset : tensor.offset + length]
-        result = self._to_torch(raw, tensor, kind)
-        if self._permuted and ".self_attn.q_proj." in name:
-            result = _interleaved_to_halves(result, self._config.q_heads)
-        elif self._permuted and ".self_attn.k_proj." in name:
-            result = _interleaved_to_halves(result, self._config.kv_heads)
-        return result
+        import torch  # here alone: the native path reads arrays and has no torch
 
-    def _to_torch(self, raw: np.ndarray, tensor: GgufTensor, kind: GGMLQuantizationType) -> Tensor:
-        if kind in DIRECT:
-            return torch.from_numpy(raw.view(DIRECT[kind]).copy()).view(tensor.shape)
+        kind, rows = self._rows(name)
         if kind == GGMLQuantizationType.BF16:
-            return torch.from_numpy(raw.copy()).view(torch.bfloat16).view(tensor.shape)
+            return torch.from_numpy(rows.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(self._dequantized(name, kind, rows))
+
+    def packed_kind(self, name: str) -> str:
+        """See TensorSource."""
+        entry = self._tensors.get(gguf_name(name))
+        return entry[1].name if entry is not None and entry[1] in REPACKED else ""
+
+    def read_packed(self, name: str) -> QuantWeight:
+        """See TensorSource."""
+        from octavo_gpuworker.kernels.quant_gemm import repack_gguf  # imports torch
+
+        kind, rows = self._rows(name)
+        height, width = self._tensors[gguf_name(name)][0].shape
+        return repack_gguf(rows.reshape(-1), kind.name, (height, width))
+
+    def read_array(self, name: str) -> NDArray[np.float32]:
+        """The tensor in float32, without torch."""
+        kind, rows = self._rows(name)
+        if kind == GGMLQuantizationType.BF16:
+            return (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return self._dequantized(name, kind, rows).astype(np.float32, copy=False)
+
+    def raw_rows(self, name: str) -> tuple[str, NDArray[np.uint8]]:
+        """The type's name and the tensor's rows as bytes [..., bytes of a row], in Hugging Face's order."""
+        kind, rows = self._rows(name)
+        return kind.name, rows
+
+    def _rows(self, name: str) -> tuple[GGMLQuantizationType, NDArray[np.uint8]]:
+        tensor, kind, length = self._tensors[gguf_name(name)]
         block, size = GGML_QUANT_SIZES[kind]
-        rows = raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // block * size)
+        raw = self._data[tensor.offset : tensor.offset + length]
+        vector = len(tensor.shape) == 1 and block == 1  # its elements are what is permuted
+        rows = raw.reshape(-1, size) if vector else raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // block * size)
+        if self._permuted and ".self_attn.q_proj." in name:
+            rows = _interleaved_to_halves(rows, self._config.q_heads)
+        elif self._permuted and ".self_attn.k_proj." in name:
+            rows = _interleaved_to_halves(rows, self._config.kv_heads)
+        else:
+            rows = rows.copy()  # the file's bytes may be unaligned, and are read-only
+        return kind, rows.reshape(-1) if vector else rows
+
+    def _dequantized(self, name: str, kind: GGMLQuantizationType, rows: NDArray[np.uint8]) -> NDArray[np.floating]:
+        if kind in DIRECT:
+            return rows.view(DIRECT[kind])
         try:
-            return torch.from_numpy(dequantize(rows, kind)).view(tensor.shape)
+            return dequantize(rows, kind)
         except NotImplementedError:
             raise BadArtifact(
-                f"{self.where}: tensor {tensor.name} has type {kind.name}, which the gguf library cannot dequantize; use a Q4_K_M, Q8_0 or F16 file"
+                f"{self.where}: tensor {self.file_name(name)} has type {kind.name}, which the gguf library cannot dequantize; use a Q4_K_M, Q8_0 or F16 file"
             ) from None
 
 
-def _interleaved_to_halves(rows: Tensor, heads: int) -> Tensor:
+def _interleaved_to_halves(rows: NDArray[np.uint8], heads: int) -> NDArray[np.uint8]:
     """Undoes llama.cpp's permute: rows (pair, half) of each head to Hugging Face's (half, pair)."""
-    return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def config_from_gguf(header: GgufFile) -> ModelConfig:

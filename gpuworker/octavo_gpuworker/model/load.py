@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import torch
 from blake3 import blake3
-from octavo.artifacts import BadArtifact, ModelFiles, read_gguf_metadata, read_json, tokenizer_hash, weights_hash
+from octavo.artifacts import BadArtifact, ModelFiles, read_gguf_metadata, tokenizer_hash, weights_hash
 
 from octavo_gpuworker.kernels import select_kernels
-from octavo_gpuworker.model.config import ModelConfig, config_from_hf
+from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
-from octavo_gpuworker.model.gguf_source import GgufSource, config_from_gguf
+from octavo_gpuworker.model.gguf_source import GgufSource
 from octavo_gpuworker.model.needs import needs_of
+from octavo_gpuworker.model.read_config import load_config
 from octavo_gpuworker.model.safetensors_source import SafetensorsSource
+from octavo_gpuworker.model.weight_format import STORED, WeightFormat, check_format, quantized
 from octavo_gpuworker.model.weights import Weights, load_weights, prepare_weights
 
 DTYPES: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
@@ -32,33 +34,28 @@ def load_model(
     device: str = "cpu",
     kernels: str = "auto",
     block_tokens: int = 16,
+    weights: WeightFormat = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Decoder:
     """Loads weights in `dtype` ("auto": see `auto_dtype`); `kv_dtype` "auto" is the same;
-    `block_tokens` is the pool's, which kernels may refuse. `progress(done, total)` counts tensors.
+    `block_tokens` is the pool's, which kernels may refuse; `weights` is the form of the matrices. `progress(done, total)` counts tensors.
 
     BadArtifact, one line: truncated or damaged file, wrong architecture, unknown quantization, missing or misshapen tensor.
-    ValueError: `dtype`, `kv_dtype` or `kernels` is unknown or cannot be used on `device`.
+    ValueError: `dtype`, `kv_dtype`, `weights` or `kernels` is unknown or cannot be used on `device` or for this model.
     """
     target = torch.device(device)
     compute = auto_dtype(target) if dtype == "auto" else _dtype("dtype", dtype, DTYPES)
     kv = compute if kv_dtype == "auto" else _dtype("kv_dtype", kv_dtype, KV_DTYPES)
-    needs = needs_of(load_config(files), device=target, dtype=compute, kv_dtype=kv, block_tokens=block_tokens)
+    config = load_config(files)
+    check_format(weights, config, compute, files.kind)
+    if config.latent is not None and kv.itemsize == 1:
+        raise ValueError(f"kv_dtype is {kv_dtype!r}, but a latent cache has no scales; set kv_dtype to auto")
+    stored = STORED.get(weights)
+    needs = needs_of(config, device=target, dtype=compute, kv_dtype=kv, block_tokens=block_tokens, weight_dtype=stored)
     table = select_kernels(target, compute, kernels, needs)
-    config, weights = _read(files, compute, target, progress)
-    prepare_weights(weights, table)
-    return Decoder(config, weights, table, kv_dtype=kv, fingerprint=_fingerprint(files, config, compute, kv))
-
-
-def load_config(files: ModelFiles) -> ModelConfig:
-    """The config alone, without reading a weight. BadArtifact as in `load_model`."""
-    if files.kind == "gguf":
-        return config_from_gguf(read_gguf_metadata(files.path))
-    config = config_from_hf(read_json(files.config_json), str(files.config_json))
-    generation = files.path / "generation_config.json"
-    stops = read_json(generation).get("eos_token_id") if generation.is_file() else None
-    extra = stops if isinstance(stops, list) else [] if stops is None else [stops]
-    return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *extra))))
+    loaded = _read(files, config, compute, target, weights, progress)
+    prepare_weights(loaded, table, partial(quantized, weights=weights) if stored is not None else None)
+    return Decoder(config, loaded, table, kv_dtype=kv, fingerprint=_fingerprint(files, config, compute, kv, weights))
 
 
 def auto_dtype(device: torch.device) -> torch.dtype:
@@ -78,22 +75,30 @@ def _dtype(field: str, name: str, known: Mapping[str, torch.dtype]) -> torch.dty
 
 
 def _read(
-    files: ModelFiles, dtype: torch.dtype, device: torch.device, progress: Callable[[int, int], None] | None
-) -> tuple[ModelConfig, Weights]:
-    config = load_config(files)
+    files: ModelFiles,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    weights: WeightFormat,
+    progress: Callable[[int, int], None] | None,
+) -> Weights:
     if files.kind == "gguf":
-        return config, load_weights(GgufSource(read_gguf_metadata(files.path), config), config, dtype, device, progress)
+        gguf = GgufSource(read_gguf_metadata(files.path), config)
+        return load_weights(gguf, config, dtype, device, progress, weights)
     source = SafetensorsSource(files)
     try:
-        return config, load_weights(source, config, dtype, device, progress)
+        return load_weights(source, config, dtype, device, progress, weights)
     finally:
         source.close()
 
 
-def _fingerprint(files: ModelFiles, config: ModelConfig, compute: torch.dtype, kv: torch.dtype) -> bytes:
+def _fingerprint(
+    files: ModelFiles, config: ModelConfig, compute: torch.dtype, kv: torch.dtype, weights: WeightFormat
+) -> bytes:
     """blake3 over whatever decides KV bytes (design section 4): not the block size, which the caller mixes in."""
     parts = {
-        "weights": weights_hash(files),  # covers the quantization, which is in the tensor directory
+        "weights": weights_hash(files),  # covers the file's own quantization, which is in the tensor directory
+        "format": weights if weights in STORED else "floating",
         "tokenizer": tokenizer_hash(files),
         "config": repr(config),
         "compute": str(compute),

@@ -15,6 +15,7 @@ def needs_of(
     dtype: torch.dtype,
     kv_dtype: torch.dtype,
     block_tokens: int,
+    weight_dtype: torch.dtype | None = None,
 ) -> KernelNeeds:
     """What a decoder of `config` asks for."""
     return KernelNeeds(
@@ -28,5 +29,11 @@ def needs_of(
         config.d_model,
         config.ffn,
         config.vocab_size,
+        experts=0 if config.experts is None else config.experts.count,
+        expert_ffn=0 if config.experts is None else config.experts.ffn,
+        latent=0 if config.latent is None else config.latent.rank,
+        latent_rope=64 if config.latent is None else config.latent.rope,
+        weight_dtype=weight_dtype,
+        soft_cap=config.attention_soft_cap,
         capability=capability_of(device),
     )

@@ -15,12 +15,13 @@ NULL_BLOCK = 0
 
 
 class KvPool:
-    """`tensor` is [num_blocks, layers, 2 (key, value), kv_heads, block_tokens, head_dim], contiguous.
+    """`tensor` is [num_blocks, layers, 2 (key, value), kv_heads, block_tokens, head_dim], contiguous; under latent attention
+    [num_blocks, layers, 1, 1, block_tokens, latent + rope] (ModelConfig.cache_shape).
 
     Block-major: all layers of a block lie together, so moving a block to another tier is one copy of `block_bytes`.
     An int8 or float8_e4m3fn pool has `scales` [num_blocks, layers, 2, kv_heads, block_tokens] float32, one per token and head,
     behind the values of the same block: `tensor` and `scales` are then views of `buffer` with gaps between blocks.
-    Starts zeroed, so a masked position never reads a NaN.
+    What a block's earlier owner left behind stays: kernels must not let positions beyond a context into a product.
     """
 
     __slots__ = ("_bytes", "block_bytes", "block_tokens", "buffer", "device", "dtype", "num_blocks", "scales", "tensor")
@@ -38,12 +39,13 @@ class KvPool:
             raise ValueError(f"num_blocks is {num_blocks}; at least 2 are needed, block 0 is never allocated")
         if block_tokens < 1:
             raise ValueError(f"block_tokens is {block_tokens}, expected a positive integer (8, 16 or 32)")
-        per_head = (config.layers, 2, config.kv_heads, block_tokens)
+        halves, heads, width = config.cache_shape
+        per_head = (config.layers, halves, heads, block_tokens)
         self.block_bytes = block_bytes(config, block_tokens, dtype)
         self.buffer: Tensor = torch.zeros(num_blocks, self.block_bytes, dtype=torch.uint8, device=device)
         """[num_blocks, block_bytes] uint8: what the tiers move."""
-        values = block_tokens * config.layers * 2 * config.kv_heads * config.head_dim * dtype.itemsize
-        self.tensor: Tensor = self.buffer[:, :values].view(dtype).view(num_blocks, *per_head, config.head_dim)
+        values = config.layers * halves * heads * block_tokens * width * dtype.itemsize
+        self.tensor: Tensor = self.buffer[:, :values].view(dtype).view(num_blocks, *per_head, width)
         self.scales: Tensor | None = None
         if dtype in QUANTIZED:
             self.scales = self.buffer[:, values:].view(torch.float32).view(num_blocks, *per_head)
@@ -91,4 +93,5 @@ class KvPool:
 def block_bytes(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> int:
     """Bytes of one block of all layers (SmolLM2, 16 tokens, bf16: 368,640); for sizing a pool before it exists."""
     scale_bytes = torch.float32.itemsize if dtype in QUANTIZED else 0
-    return config.layers * 2 * config.kv_heads * block_tokens * (config.head_dim * dtype.itemsize + scale_bytes)
+    halves, heads, width = config.cache_shape
+    return config.layers * halves * heads * block_tokens * (width * dtype.itemsize + scale_bytes)

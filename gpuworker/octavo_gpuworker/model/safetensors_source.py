@@ -9,6 +9,8 @@ from octavo.artifacts import BadArtifact, ModelFiles
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from octavo_gpuworker.kernels.quant_gemm import QuantWeight
+
 
 class SafetensorsSource:
     """A TensorSource over mapped safetensors files; close it when the weights are loaded."""
@@ -43,6 +45,14 @@ class SafetensorsSource:
                 f"{self.where}: tensor {name} is {tensor.dtype}, expected a float dtype; use an unquantized checkpoint"
             )
         return tensor
+
+    def packed_kind(self, name: str) -> str:
+        """See TensorSource."""
+        return ""
+
+    def read_packed(self, name: str) -> QuantWeight:
+        """See TensorSource; a folder holds none."""
+        raise BadArtifact(f"{self.where}: tensor {name} is not quantized")
 
     def close(self) -> None:
         """Unmaps the files."""

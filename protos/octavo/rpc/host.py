@@ -6,6 +6,7 @@ A service is one `setup(host)` coroutine; everything that all four have in commo
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -27,7 +28,7 @@ from octavo.errors import OctavoError
 from octavo.rpc.admin import AdminServicer
 from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.rpc.logs import start_logging
-from octavo.rpc.settings import Settings, load_settings
+from octavo.rpc.settings import Settings, load_settings, manifest_keys
 from octavo.rpc.tracing import start_tracing
 from octavo.v1 import admin_pb2_grpc
 
@@ -191,9 +192,12 @@ def service_version() -> str:
 def run_service(name: str, setup: Setup, argv: Sequence[str]) -> int:
     """Runs a service until it is told to stop; returns the process's exit code.
 
-    Settings that cannot be used end it with code 2 and one line; an OctavoError out of setup with code 1 (or the
+    `--help` prints the settings. Settings that cannot be used end it with code 2 and one line; an OctavoError out of setup with code 1 (or the
     error's `exit_code`).
     """
+    if any(word in ("--help", "-h") for word in argv):
+        print(settings_help(name))
+        return EXIT_OK
     try:
         settings = load_settings(argv, os.environ)
     except OctavoError as error:
@@ -206,8 +210,24 @@ def run_service(name: str, setup: Setup, argv: Sequence[str]) -> int:
     return asyncio.run(_run(name, setup, settings))
 
 
+def settings_help(name: str) -> str:
+    """What `--help` of a service prints: how to give a setting, and every key with its variable and default."""
+    rows = [(f"--{key}", json.dumps(default), env) for key, env, default in manifest_keys()]
+    wide = max(len(flag) for flag, _default, _env in rows)
+    listed = "\n".join(f"  {flag:<{wide}}  {env} = {default}" for flag, default, env in rows)
+    return (
+        f"usage: python -m octavo_{name} [--manifest FILE] [--section.key VALUE ...]\n\n"
+        "Later sources win: default, manifest file, environment variable, flag. Meanings are in docs/operations.md.\n\n"
+        f"settings, with their variables and defaults:\n{listed}"
+    )
+
+
 async def _run(name: str, setup: Setup, settings: Settings) -> int:
-    host = Host(name, settings)
+    try:
+        host = Host(name, settings)
+    except OctavoError as refused:
+        print(f"octavo {name}: {refused}", file=sys.stderr)
+        return EXIT_USAGE
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, host.exit, EXIT_OK, f"signal {signum.name}")

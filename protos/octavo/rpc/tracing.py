@@ -25,6 +25,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
+from octavo.errors import OctavoError
+
 _HEX_ID_FIELDS = ("traceId", "spanId", "parentSpanId")
 
 
@@ -32,8 +34,16 @@ class JsonFileExporter(SpanExporter):
     """One OTLP ExportTraceServiceRequest as JSON per line (the OTLP file format: ids in hex)."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        """Makes the folder. Raises OctavoError when the file cannot be written."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise OctavoError(
+                f"deployment.run_dir {path.parent}: {error.strerror}; give a folder that can be written, "
+                "or set observability.trace_files to false",
+                field="deployment.run_dir",
+            ) from error
         self._lock = threading.Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -122,18 +132,21 @@ def record_span(
     attributes: Mapping[str, AttributeValue] | None = None,
     *,
     events: Sequence[tuple[str, int, Mapping[str, AttributeValue]]] = (),
+    links: Sequence[SpanContext] = (),
     error: str = "",
-) -> None:
-    """Records a finished span with given wall-clock nanoseconds under a remote parent."""
+) -> SpanContext:
+    """Records a finished span with given wall-clock nanoseconds under a remote parent; returns what others may link to."""
     span = tracer.start_span(
         name,
         context=context_from(traceparent),
         kind=SpanKind.INTERNAL,
         start_time=start_ns,
         attributes=dict(attributes or {}),
+        links=[trace.Link(linked) for linked in links],
     )
     for event_name, at_ns, event_attributes in events:
         span.add_event(event_name, dict(event_attributes), timestamp=at_ns)
     if error:
         span.set_status(Status(StatusCode.ERROR, error))
     span.end(end_time=max(start_ns, end_ns))
+    return span.get_span_context()

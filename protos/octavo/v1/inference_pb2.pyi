@@ -286,7 +286,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class Timings(_message.Message):
-    __slots__ = ("t_received_unix_us", "t_tokenized_us", "t_admitted_us", "t_prefill_start_us", "t_first_token_us", "t_last_token_us", "t_complete_us", "queue_us", "kv_load_us", "prefill_us", "decode_us", "preemptions", "attempts")
+    __slots__ = ("t_received_unix_us", "t_tokenized_us", "t_admitted_us", "t_prefill_start_us", "t_first_token_us", "t_last_token_us", "t_complete_us", "queue_us", "kv_load_us", "prefill_us", "decode_us", "preemptions", "attempts", "ttft")
     T_RECEIVED_UNIX_US_FIELD_NUMBER: _ClassVar[int]
     T_TOKENIZED_US_FIELD_NUMBER: _ClassVar[int]
     T_ADMITTED_US_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +300,7 @@ class Timings(_message.Message):
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_FIELD_NUMBER: _ClassVar[int]
     t_received_unix_us: int
     t_tokenized_us: int
     t_admitted_us: int
@@ -313,7 +314,32 @@ class Timings(_message.Message):
     decode_us: int
     preemptions: int
     attempts: int
-    def __init__(self, t_received_unix_us: _Optional[int] = ..., t_tokenized_us: _Optional[int] = ..., t_admitted_us: _Optional[int] = ..., t_prefill_start_us: _Optional[int] = ..., t_first_token_us: _Optional[int] = ..., t_last_token_us: _Optional[int] = ..., t_complete_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ...) -> None: ...
+    ttft: TtftParts
+    def __init__(self, t_received_unix_us: _Optional[int] = ..., t_tokenized_us: _Optional[int] = ..., t_admitted_us: _Optional[int] = ..., t_prefill_start_us: _Optional[int] = ..., t_first_token_us: _Optional[int] = ..., t_last_token_us: _Optional[int] = ..., t_complete_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., ttft: _Optional[_Union[TtftParts, _Mapping]] = ...) -> None: ...
+
+class TtftParts(_message.Message):
+    __slots__ = ("gateway_us", "tokenize_us", "queue_us", "retry_us", "kv_load_us", "worker_wait_us", "prefill_us", "sample_us", "detokenize_us", "transport_us")
+    GATEWAY_US_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZE_US_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    RETRY_US_FIELD_NUMBER: _ClassVar[int]
+    KV_LOAD_US_FIELD_NUMBER: _ClassVar[int]
+    WORKER_WAIT_US_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_US_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    DETOKENIZE_US_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_US_FIELD_NUMBER: _ClassVar[int]
+    gateway_us: int
+    tokenize_us: int
+    queue_us: int
+    retry_us: int
+    kv_load_us: int
+    worker_wait_us: int
+    prefill_us: int
+    sample_us: int
+    detokenize_us: int
+    transport_us: int
+    def __init__(self, gateway_us: _Optional[int] = ..., tokenize_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., detokenize_us: _Optional[int] = ..., transport_us: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id", "reason")

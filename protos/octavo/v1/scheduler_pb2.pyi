@@ -35,8 +35,24 @@ class AttachGatewayResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[GatewayWelcome, _Mapping]] = ..., events: _Optional[_Union[RequestEvents, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("load",)
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    load: CellLoad
+    def __init__(self, load: _Optional[_Union[CellLoad, _Mapping]] = ...) -> None: ...
+
+class CellLoad(_message.Message):
+    __slots__ = ("requests_waiting", "requests_running", "blocks_total", "blocks_free", "block_tokens")
+    REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    requests_waiting: int
+    requests_running: int
+    blocks_total: int
+    blocks_free: int
+    block_tokens: int
+    def __init__(self, requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., block_tokens: _Optional[int] = ...) -> None: ...
 
 class GatewayHello(_message.Message):
     __slots__ = ("gateway_id", "boot_id")
@@ -204,7 +220,14 @@ class ChoiceFinished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ..., tokens: _Optional[int] = ..., stop_token: _Optional[int] = ...) -> None: ...
 
 class RequestFinished(_message.Message):
-    __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times", "cost")
+    __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times", "cost", "cached_by_tier")
+    class CachedByTierEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +235,7 @@ class RequestFinished(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
+    CACHED_BY_TIER_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     reason: str
     message: str
@@ -219,7 +243,8 @@ class RequestFinished(_message.Message):
     cached_tokens: int
     times: RequestTimes
     cost: RequestCost
-    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_us: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., times: _Optional[_Union[RequestTimes, _Mapping]] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ...) -> None: ...
+    cached_by_tier: _containers.ScalarMap[str, int]
+    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_us: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., times: _Optional[_Union[RequestTimes, _Mapping]] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., cached_by_tier: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class RequestCost(_message.Message):
     __slots__ = ("prefill_device_us", "decode_device_us", "recompute_device_us", "kv_pool_byte_s", "kv_dram_byte_s", "kv_nvme_byte_s", "saved_prefix_tokens", "saved_tier_tokens", "saved_sibling_tokens")
@@ -244,7 +269,7 @@ class RequestCost(_message.Message):
     def __init__(self, prefill_device_us: _Optional[int] = ..., decode_device_us: _Optional[int] = ..., recompute_device_us: _Optional[int] = ..., kv_pool_byte_s: _Optional[float] = ..., kv_dram_byte_s: _Optional[float] = ..., kv_nvme_byte_s: _Optional[float] = ..., saved_prefix_tokens: _Optional[int] = ..., saved_tier_tokens: _Optional[int] = ..., saved_sibling_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestTimes(_message.Message):
-    __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us")
+    __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us", "retry_us", "sample_us")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     KV_LOAD_US_FIELD_NUMBER: _ClassVar[int]
     WORKER_WAIT_US_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +279,8 @@ class RequestTimes(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    RETRY_US_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     kv_load_us: int
     worker_wait_us: int
@@ -263,7 +290,9 @@ class RequestTimes(_message.Message):
     preemptions: int
     attempts: int
     first_token_us: int
-    def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ...) -> None: ...
+    retry_us: int
+    sample_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
 
 class CancelResult(_message.Message):
     __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us", "cost")

@@ -411,16 +411,20 @@ class StepTimes(_message.Message):
     def __init__(self, wall_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., host_us: _Optional[int] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("seq", "wait_us", "prefill_us", "chunks")
+    __slots__ = ("seq", "wait_us", "prefill_us", "chunks", "load_us", "sample_us")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     WAIT_US_FIELD_NUMBER: _ClassVar[int]
     PREFILL_US_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_US_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     seq: int
     wait_us: int
     prefill_us: int
     chunks: int
-    def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
+    load_us: int
+    sample_us: int
+    def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ..., load_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
 
 class LiveList(_message.Message):
     __slots__ = ("seqs", "transfers")

@@ -26,11 +26,11 @@ CELL: dict[str, Any] = {
 
 
 def running(tenant: str, ttft_s: float) -> Measured:
-    return Measured(tenant, "chat", "running", 0.0, 0.001, ttft_s, array("f"))
+    return Measured(tenant, "chat", "running", "", 0.0, 0.001, ttft_s, array("f"))
 
 
 def test_an_admin_sees_the_cell() -> None:
-    window = LatencyWindow(lambda: 0.0, "default")
+    window = LatencyWindow(lambda: 0.0, "default", lambda live: "")
     moment = Moment(CELL, (running("acme", 0.1), running("globex", 9.0)))
     shown = show(moment, window, Audience("ops", True), "m")
     assert (shown["waiting_count"], shown["running_count"], len(shown["running"])) == (5, 6, 2)
@@ -39,7 +39,7 @@ def test_an_admin_sees_the_cell() -> None:
 
 
 def test_a_tenant_sees_its_own_and_nothing_else() -> None:
-    window = LatencyWindow(lambda: 0.0, "default")
+    window = LatencyWindow(lambda: 0.0, "default", lambda live: "")
     moment = Moment(CELL, (running("acme", 0.1), running("globex", 9.0)))
     shown = show(moment, window, Audience("acme", False), "m")
     assert [item["request_id"] for item in shown["running"] + shown["waiting"] + shown["recent"]] == ["a1", "a0"]
@@ -51,7 +51,7 @@ def test_a_tenant_sees_its_own_and_nothing_else() -> None:
 
 
 def test_a_moment_without_a_scheduler_says_so() -> None:
-    window = LatencyWindow(lambda: 0.0, "default")
+    window = LatencyWindow(lambda: 0.0, "default", lambda live: "")
     shown = show(Moment(away="the scheduler does not answer (UNAVAILABLE)"), window, Audience("default", True), "m")
     assert not shown["ready"] and "UNAVAILABLE" in shown["why_not_ready"]
     assert shown["running"] == [] and shown["goodput"] == []
@@ -59,7 +59,7 @@ def test_a_moment_without_a_scheduler_says_so() -> None:
 
 def test_a_timeline_begins_where_the_request_reached_the_gateway() -> None:
     span = {"name": "queue", "service": "scheduler", "start_ms": 0.0, "end_ms": 5.0, "running": False, "attributes": {}}
-    seen = Measured("acme", "chat", "finished", 0.0, 0.002, 0.05, array("f"))
+    seen = Measured("acme", "chat", "finished", "", 0.0, 0.002, 0.05, array("f"))
     moved = with_gateway_part({"spans": [dict(span)]}, [seen])
     own, queue = moved["spans"]
     assert (own["service"], own["start_ms"], own["end_ms"]) == ("gateway", 0.0, 2.0)

@@ -224,7 +224,7 @@ class FakeCell:
 
 def new_feed(cell: FakeCell | None = None, **options: Any) -> LiveFeed:
     """A feed over a scripted scheduler, for a gateway without requests."""
-    window = LatencyWindow(time.monotonic, "default")
+    window = LatencyWindow(time.monotonic, "default", lambda live: "")
     log = logging.getLogger("octavo.test")
     return LiveFeed(cell or FakeCell(), window, list, time.monotonic, "smollm2", log, **options)
 

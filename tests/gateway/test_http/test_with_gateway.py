@@ -131,6 +131,24 @@ async def test_echo_and_stop_string(whole: Any) -> None:
     assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("Onceabc", "stop", "END")
 
 
+@pytest.mark.parametrize(("asked", "reason"), [({}, None), ({"stop_token_ids": [5]}, 5)])
+async def test_the_models_own_end_is_no_stop_reason(whole: Any, asked: dict[str, Any], reason: int | None) -> None:
+    stack, http = whole
+    ids = [*stack.ids("abc"), 5 if asked else stack.admission.tokenizer.eos_ids[0]]
+
+    async def play() -> None:
+        submit = await stack.scheduler.next("submit")
+        stack.scheduler.accept(submit.request_id, attempt=1)
+        stack.scheduler.tokens(submit.request_id, ids)
+        stack.scheduler.choice_finished(submit.request_id, "stop", len(ids), stop_token=ids[-1])
+        stack.scheduler.finish(submit.request_id)
+
+    body = {"prompt": "Once", "max_tokens": 20, **asked}
+    _, response = await asyncio.gather(play(), http.post(PLAIN, json=body))
+    choice = response.json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("abc", "stop", reason)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("accepted", [False, True])
 async def test_leaving_cancels_at_the_scheduler(whole: Any, stream: bool, accepted: bool) -> None:

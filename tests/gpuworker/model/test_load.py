@@ -116,7 +116,7 @@ def test_a_header_that_lies_is_refused(save_hf) -> None:
         ({"hidden_act": "relu"}, "hidden_act 'relu'"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "rope type 'longrope'"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor is missing"),
         ({"num_hidden_layers": 4}, "model.layers.3.input_layernorm.weight and 8 more missing"),
         ({"intermediate_size": 64}, "mlp.gate_proj.weight has shape [96, 64], the config asks for [64, 64]"),

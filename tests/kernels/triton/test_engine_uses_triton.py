@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 from octavo.step import StepBudget
+from octavo_gpuworker.backends.torch_backend import TorchBackend
 from octavo_gpuworker.device_sampler import sampler_of
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.kernels import KernelTable, select_kernels
@@ -77,7 +78,9 @@ def greedy(decoder: Decoder, new: int = 8) -> tuple[list[list[int]], int, list[R
     """Three sequences, the second chunked while the others decode: their tokens, the mixed steps, the reports."""
     pool = KvPool(decoder.config, 32, 8, decoder.kv_dtype)
     sampler = sampler_of(decoder.kernels)
-    engine = Engine(decoder, pool, budget=StepBudget(14, 14, 8), start_transfer=lambda order: None, sampler=sampler)
+    engine = Engine(
+        TorchBackend(decoder, pool, sampler=sampler), budget=StepBudget(14, 14, 8), start_transfer=lambda order: None
+    )
     first = 1
     for slot, prompt in enumerate(PROMPTS):
         blocks = list(range(first, first + -(-(len(prompt) + new) // 8)))
@@ -114,7 +117,7 @@ def test_eight_greedy_tokens_equal_the_oracle_and_every_call_is_tritons(name) ->
     names = ("rms_norm", "add_rms_norm", "store_kv", "paged_attention", act, "sample")
     assert used == {linear, *((op, "triton", "chosen") for op in names)}
     registry = CollectorRegistry()
-    metrics = WorkerMetrics(registry, 31, lambda: decoder.kernels.kernel_calls_by_reason)
+    metrics = WorkerMetrics(registry, 31, lambda: decoder.kernels.kernel_calls_by_reason, {})
     metrics.observe(reports[-1])
     calls = decoder.kernels.kernel_calls["paged_attention", "triton"]
     line = f'kernel_calls_total{{impl="triton",op="paged_attention",reason="chosen"}} {float(calls)}'

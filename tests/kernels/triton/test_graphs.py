@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from octavo_gpuworker.backends.torch_backend import TorchBackend
 from octavo_gpuworker.graphs import BATCH_BUCKETS, GraphedForward, bucket_of, context_buckets
 from octavo_gpuworker.kernels import select_kernels
 from octavo_gpuworker.metrics import WorkerMetrics
@@ -121,7 +122,7 @@ def test_what_no_bucket_holds_runs_eagerly_and_says_why(graphed, inputs, reason)
     forward.forward(step([4]), pool)
     assert forward.stats.hit_rate == 0.5
     registry = CollectorRegistry()
-    WorkerMetrics(registry, 1, dict, forward.stats)
+    WorkerMetrics(registry, 1, dict, TorchBackend(decoder, pool, graphs=forward).gauges())
     assert registry.get_sample_value("octavo_worker_graph_hit_ratio") == 0.5
     assert registry.get_sample_value("octavo_worker_graph_eager_steps") == 1
 

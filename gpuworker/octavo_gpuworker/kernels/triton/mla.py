@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 import torch
@@ -9,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo_gpuworker.kernels.attention_plan import AttentionPlan
+from octavo_gpuworker.kernels.mla import MlaProjection, absorb_query, chunks_of, expand_output
 from octavo_gpuworker.kernels.paged_batch import VERIFY_QUERIES, PagedBatch, choose_splits
 from octavo_gpuworker.kernels.triton.decode_attention import paged_decode_reduce_kernel
 from octavo_gpuworker.kernels.triton.launch import Launch, ceil_div, power_of_two_at_least, run_all
@@ -187,7 +191,47 @@ def mla_launches(out: Tensor, q_latent: Tensor, q_rope: Tensor, cache: Tensor, b
 
 def mla_decode_triton(q_latent: Tensor, q_rope: Tensor, cache: Tensor, batch: PagedBatch) -> Tensor:
     """As `mla_decode_torch`; rows of longer sequences are zero where the batch has some."""
-    out = torch.zeros_like(q_latent) if batch.prefills else torch.empty_like(q_latent)
+    # not *_like: an absorbed query comes out of einsum with heads outermost, and `out` would take its strides
+    make = torch.zeros if batch.prefills else torch.empty
+    out = make(q_latent.shape, dtype=q_latent.dtype, device=q_latent.device)
     if out.numel():
         run_all(mla_launches(out, q_latent, q_rope, cache, batch))
     return out
+
+
+def mla_prefill_triton(
+    q_nope: Tensor, q_rope: Tensor, projection: MlaProjection, cache: Tensor, plan: AttentionPlan, out: Tensor
+) -> None:
+    """As `mla_prefill_torch`, in latent space: a chunk is cut into sequences of up to VERIFY_QUERIES new tokens for mla_decode."""
+    rows: list[int] = []
+    sequences: list[int] = []
+    new_tokens: list[int] = []
+    contexts: list[int] = []
+    for seq, row, new in chunks_of(plan):
+        before = plan.contexts[seq] - new
+        for start in range(0, new, VERIFY_QUERIES):
+            part = min(VERIFY_QUERIES, new - start)
+            rows += range(row + start, row + start + part)
+            sequences.append(seq)
+            new_tokens.append(part)
+            contexts.append(before + start + part)
+    if not rows:
+        return
+    starts = [0, *accumulate(new_tokens)]
+
+    def ints(values: list[int], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(out.device, non_blocking=True)
+
+    of_chunks = ints(rows, torch.int64)
+    batch = replace(
+        plan.batch,
+        query_start=ints(starts, torch.int32),
+        context_len=ints(contexts, torch.int32),
+        block_tables=plan.batch.block_tables[ints(sequences, torch.int64)],
+        tokens=len(rows),
+        decode_query=max(new_tokens),
+        prefills=False,
+        max_context=max(contexts),
+    )
+    attended = mla_decode_triton(absorb_query(q_nope[of_chunks], projection), q_rope[of_chunks], cache, batch)
+    out[of_chunks] = expand_output(attended, projection)

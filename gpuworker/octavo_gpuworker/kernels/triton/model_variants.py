@@ -15,12 +15,11 @@ from octavo_gpuworker.kernels.quant_gemm import QuantWeight
 from octavo_gpuworker.kernels.triton.mla import mla_launches
 from octavo_gpuworker.kernels.triton.moe import moe_launches
 from octavo_gpuworker.kernels.triton.quant_gemm import quantize_rows_launch, scaled_launch, weight_only_launch
+from octavo_gpuworker.kernels.triton.requirements import COMPILED_LATENTS
 from octavo_gpuworker.kernels.triton.variant import META, SHORT, Variant
 
 ROWS: Final = (1, 4, 8, 16, 64, 128)
 """One for each form of a weight-only product."""
-LATENTS: Final = ((512, 64),)
-"""(latent, rotary) of every DeepSeek."""
 HEADS: Final = (16, 128)
 
 
@@ -65,12 +64,12 @@ def moe_variants(dtype: torch.dtype) -> Iterator[Variant]:
     )
     for tokens in (16, 8192):
         x = torch.empty(tokens, 1024, dtype=dtype, device=META)
-        logits = torch.empty(tokens, 8, dtype=dtype, device=META)
+        logits = torch.empty(tokens, 8, dtype=torch.float32, device=META)
         for launch in moe_launches(x, x, logits, weights):
             constants = launch.constants
             if launch.name == "gated_mul":
                 continue  # the feed-forward's own variant
-            parts = [] if launch.name == "moe_sort" else [SHORT[dtype]]
+            parts = [] if launch.name in ("moe_sort", "moe_route") else [SHORT[dtype]]
             parts += [f"m{constants['TILE_M']}"] if "TILE_M" in constants else []
             parts += ["gather"] if constants.get("GATHER") else []
             yield Variant("-".join(parts) or "any", launch, launch.name == "moe_grouped_gemm")
@@ -78,7 +77,7 @@ def moe_variants(dtype: torch.dtype) -> Iterator[Variant]:
 
 def mla_variants(dtype: torch.dtype) -> Iterator[Variant]:
     """One pass and split, tiles of 16 and 32 heads; the reduce at the latent's width."""
-    for (latent, rope), heads, splits in product(LATENTS, HEADS, (1, 4)):
+    for (latent, rope), heads, splits in product(COMPILED_LATENTS, HEADS, (1, 4)):
         ints = [torch.empty(shape, dtype=torch.int32, device=META) for shape in ((5,), (4,), (4, 9))]
         batch = PagedBatch(ints[0], ints[1], ints[2], 4, 1, False, 4096, 16, 0.1, processors=132)
         q = torch.empty(4, heads, latent + rope, dtype=dtype, device=META)

@@ -22,6 +22,9 @@ MAX_EXPERTS: Final = 256
 MAX_TOP_K: Final = 16
 """Experts per token."""
 LATENTS: Final = (32, 64, 128, 256, 512)
+LATENT_ROPES: Final = (16, 32, 64)
+COMPILED_LATENTS: Final = ((512, 64),)
+"""(latent, rotated part) of every DeepSeek."""
 QUANTIZED_KV: Final = (torch.int8, torch.float8_e4m3fn)
 FP8_CAPABILITY: Final = 89
 """First compute capability that converts fp8 e4m3."""
@@ -76,7 +79,9 @@ def row_norm(needs: KernelNeeds) -> str:
 
 
 def paged(needs: KernelNeeds) -> str:
-    """Kernels that read or write the paged cache."""
+    """Kernels that read or write the paged cache of keys and values; a latent cache has none."""
+    if needs.latent:
+        return dtype(needs)
     if needs.head_dim not in HEAD_DIMS:
         return f"head dim {needs.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
     if needs.block_tokens not in BLOCK_TOKENS:
@@ -124,6 +129,8 @@ def experts(needs: KernelNeeds) -> str:
     """Mixture of experts: the run starts of all experts fit one program."""
     if needs.experts > MAX_EXPERTS:
         return f"{needs.experts} experts are more than {MAX_EXPERTS}"
+    if needs.experts and needs.expert_ffn % 16:
+        return f"an expert's inner size of {needs.expert_ffn} is no multiple of 16"
     return half_precision(needs, "a mixture of experts") if needs.experts else ""
 
 
@@ -133,6 +140,10 @@ def latent(needs: KernelNeeds) -> str:
         return ""
     if needs.latent not in LATENTS:
         return f"a latent of {needs.latent} is not one of {', '.join(map(str, LATENTS))}"
+    if needs.latent_rope not in LATENT_ROPES:
+        return f"a rotated part of {needs.latent_rope} is not one of {', '.join(map(str, LATENT_ROPES))}"
+    if needs.device.type == "cuda" and (needs.latent, needs.latent_rope) not in COMPILED_LATENTS:
+        return f"a latent of {needs.latent} + {needs.latent_rope} is not compiled, 512 + 64 is; others are interpreted"
     if needs.block_tokens not in BLOCK_TOKENS:
         return f"block size {needs.block_tokens} is not one of {', '.join(map(str, BLOCK_TOKENS))} tokens"
     if needs.kv_dtype != needs.dtype:

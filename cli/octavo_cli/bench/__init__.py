@@ -1,0 +1,1 @@
+"""The load generator: a pure core (arrivals, workloads, traces, statistics), targets that speak, reports that show."""

@@ -1,0 +1,147 @@
+"""Two figures files against each other: paired ratios with bootstrap intervals, and what else differs between the runs.
+
+Only equal workloads under equal load are compared. The ratio of a latency is the median over requests of B / A, with a
+95% percentile interval over 2,000 resamplings of the pairs (Efron 1979); rates have one value per run, so no interval.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.figures import Figures, quantile
+
+from octavo_cli.bench.work import BadPlan
+
+RESAMPLINGS = 2000
+LIKE = ("workload", "loop", "asking", "cache")
+"""Parts of the config that must be equal."""
+MIN_PAIRS = 5
+"""Fewer pairs have no interval worth the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """B over A of one metric; `low` and `high` are its 95% interval, None for a single value per run."""
+
+    name: str
+    unit: str
+    a: float
+    b: float
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    pairs: int = 1
+
+    @property
+    def verdict(self) -> str:
+        """What the interval allows to say."""
+        if self.low is None or self.high is None:
+            return "one value each"
+        if self.low <= 1.0 <= self.high:
+            return "no difference shown"
+        return "B is higher" if self.low > 1.0 else "B is lower"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something about the two runs, other than their figures, that is not the same."""
+
+    what: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Ratios, and the differences that may have made them."""
+
+    ratios: tuple[Ratio, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def warning(self) -> str:
+        """Empty, or why a ratio cannot be put down to one change."""
+        if len(self.differences) <= 1:
+            return ""
+        named = ", ".join(item.what for item in self.differences)
+        return f"{len(self.differences)} things differ ({named}); no ratio here can be put down to one of them"
+
+
+def compare(a: Figures, b: Figures, seed: int = 0) -> Comparison:
+    """B against A. Raises BadPlan naming what is unlike."""
+    refuse_unlike(a, b)
+    ratios = [paired(name, a.samples[name], b.samples[name], seed) for name in a.samples if name in b.samples]
+    paired_names = {item.name for item in ratios if item is not None}
+    others = {item.name: item for item in b.results}
+    for item in a.results:
+        twin = others.get(item.name)
+        if twin is not None and item.name not in paired_names and item.value > 0 and twin.unit == item.unit:
+            ratios.append(Ratio(item.name, item.unit, item.value, twin.value, twin.value / item.value))
+    return Comparison(tuple(item for item in ratios if item is not None), tuple(differences(a, b)))
+
+
+def refuse_unlike(a: Figures, b: Figures) -> None:
+    """Raises BadPlan unless the same work was asked for in the same way."""
+    if a.benchmark != b.benchmark:
+        raise BadPlan(
+            f"compare: A is {a.benchmark!r} and B is {b.benchmark!r}; compare two of the same", field="benchmark"
+        )
+    for part in LIKE:
+        if part not in a.config or part not in b.config:
+            raise BadPlan(f"compare: {part} is not in both files; use files of `octavo bench serve`", field=part)
+        unlike = list(_unlike(part, a.config[part], b.config[part]))
+        if unlike:
+            first = unlike[0]
+            raise BadPlan(
+                f"compare: {first.what} is {first.a!r} in A and {first.b!r} in B; only equal workloads can be compared",
+                field=first.what,
+            )
+
+
+def differences(a: Figures, b: Figures) -> list[Difference]:
+    """Settings, model, versions and machine that are not the same."""
+    found = list(_unlike("machine", a.machine, b.machine))
+    found += _unlike("served", a.config.get("served", {}), b.config.get("served", {}))
+    if a.commit != b.commit:
+        found.append(Difference("commit", a.commit, b.commit))
+    return found
+
+
+def paired(name: str, a: Sequence[float | None], b: Sequence[float | None], seed: int) -> Ratio | None:
+    """The median of B / A over the requests that have both; None when there are none. Raises BadPlan."""
+    if len(a) != len(b):
+        raise BadPlan(f"compare: samples.{name} has {len(a)} values in A and {len(b)} in B", field="samples")
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None and x > 0]
+    if not pairs:
+        return None
+    ratios = [y / x for x, y in pairs]
+    low, high = bootstrap(ratios, seed) if len(ratios) >= MIN_PAIRS else (None, None)
+    return Ratio(
+        name,
+        "ms",
+        statistics.median(x for x, _ in pairs),
+        statistics.median(y for _, y in pairs),
+        statistics.median(ratios),
+        low,
+        high,
+        len(pairs),
+    )
+
+
+def bootstrap(values: Sequence[float], seed: int, resamplings: int = RESAMPLINGS) -> tuple[float, float]:
+    """The 95% percentile interval of the median."""
+    draw = random.Random(f"bootstrap {seed}")
+    medians = [statistics.median(draw.choices(values, k=len(values))) for _ in range(resamplings)]
+    return quantile(medians, 0.025), quantile(medians, 0.975)
+
+
+def _unlike(what: str, a: Any, b: Any) -> list[Difference]:
+    """The leaves that differ."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        keys = dict.fromkeys([*a, *b])
+        return [item for key in keys for item in _unlike(f"{what}.{key}", a.get(key), b.get(key))]
+    return [] if a == b else [Difference(what, a, b)]

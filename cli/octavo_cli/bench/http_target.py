@@ -1,0 +1,174 @@
+"""Any OpenAI-compatible HTTP server: /completions for token prompts, /chat/completions for text, streamed.
+
+Tokens are counted by the server where it says how many (`usage` on every chunk, which our gateway and vLLM send when
+asked for `continuous_usage_stats`, or token ids); otherwise each chunk with text counts as one, and the sum is
+corrected by the `usage` of the last chunk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import httpx
+from octavo.errors import DeadlineExceeded, InternalError, InvalidRequest, OctavoError, Overloaded, Unavailable
+
+from octavo_cli.bench.sample import ServerTimes
+from octavo_cli.bench.target import Described, Heard, Request, Usage
+
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 600.0
+
+
+class HttpTarget:
+    """`url` ends where /completions begins: http://host:port/v1. Names of fields as OpenAI's, extras as vLLM's."""
+
+    def __init__(self, url: str, api_key: str = "", model: str = "", vocab_size: int = 32000) -> None:
+        self._base = url.rstrip("/")
+        self._model = model
+        self._vocab_size = vocab_size
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            # no limit of our own: a client that waits for a connection would hide the server's queue
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def describe(self) -> Described:
+        try:
+            response = await self._client.get(f"{self._base}/models", timeout=CONNECT_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            raise Unavailable(f"no answer from {self._base}: {error!r}", reason="unreachable") from error
+        if response.status_code != 200:
+            raise _refusal(response.status_code, response.content)
+        try:
+            served = response.json()["data"]
+            found = next((item for item in served if item["id"] == self._model or not self._model), None)
+        except (ValueError, LookupError, TypeError) as error:
+            raise InternalError(f"{self._base}/models: is no OpenAI model list; check --url") from error
+        if found is None:
+            raise InvalidRequest(f"--model: {self._model!r} is not served at {self._base}", field="model")
+        self._model = str(found["id"])
+        meta = found.get("meta") or {}  # llama.cpp's server
+        length = found.get("max_model_len") or meta.get("n_ctx_train") or 4096
+        vocab = meta.get("n_vocab") or self._vocab_size
+        facts = {"protocol": "http", "model": self._model, "owner": found.get("owned_by", "")}
+        return Described(self._model, int(vocab), int(length), facts)
+
+    async def send(self, request: Request, heard: Heard) -> None:
+        path = "chat/completions" if request.messages else "completions"
+        count = _Counted(heard)
+        try:
+            async with self._client.stream("POST", f"{self._base}/{path}", json=self._body(request)) as response:
+                if response.status_code != 200:
+                    raise _refusal(response.status_code, await response.aread())
+                async for event in _events(response):
+                    if count.take(event):
+                        return  # leaving the context closes the connection, which cancels the request
+        except httpx.TimeoutException as error:
+            raise DeadlineExceeded(f"no answer within the time: {error!r}") from error
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the connection broke: {error!r}", reason="connection") from error
+        count.end()
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "seed": request.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        if request.messages:
+            body["messages"] = [{"role": role, "content": said} for role, said in request.messages]
+        else:
+            body["prompt"] = list(request.token_ids)
+        if request.ignore_eos:
+            body["ignore_eos"] = True
+        if request.cache_salt:
+            body["cache_salt"] = request.cache_salt
+        return body
+
+
+class _Counted:
+    """Turns events into parts, and knows how far its count can be trusted."""
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        self._told = 0
+        self._usage: dict[str, Any] = {}
+        self._ended = False
+
+    def take(self, event: str) -> bool:
+        """One event's data; True when the client leaves. Raises OctavoError for an error event or one that is no JSON."""
+        if event == "[DONE]":
+            self._ended = True
+            return False
+        try:
+            content = json.loads(event)
+        except ValueError as error:
+            raise InternalError(f"the stream holds an event that is not JSON: {event[:80]!r}") from error
+        if not isinstance(content, dict):
+            raise InternalError(f"the stream holds an event that is no object: {event[:80]!r}")
+        if content.get("error"):
+            said = content["error"]
+            message = said.get("message") if isinstance(said, dict) else said
+            raise InternalError(f"the stream ended with an error: {message}", reason="stream-error")
+        usage = content.get("usage") or {}
+        text = "".join(_text_of(choice) for choice in content.get("choices") or ())
+        tokens = 1 if text else 0
+        if usage.get("completion_tokens") is not None:
+            self._usage = usage
+            tokens = max(0, usage["completion_tokens"] - self._told) if content.get("choices") else 0
+        self._told += tokens
+        return self._heard.part(tokens, (), text) if tokens else False
+
+    def end(self) -> None:
+        """Hands on the usage. Raises Unavailable when the stream broke off."""
+        if not self._ended:
+            raise Unavailable("the stream ended without [DONE]", reason="stream-cut")
+        details = self._usage.get("prompt_tokens_details") or {}
+        self._heard.usage(
+            Usage(self._usage.get("prompt_tokens"), details.get("cached_tokens"), self._usage.get("completion_tokens")),
+            ServerTimes(),
+        )
+
+
+def _text_of(choice: dict[str, Any]) -> str:
+    delta = choice.get("delta")
+    return str((delta.get("content") if isinstance(delta, dict) else choice.get("text")) or "")
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[str]:
+    """The data of each server-sent event; lines end with a line feed alone, for a text may hold Unicode's other ones."""
+    rest = b""
+    async for block in response.aiter_bytes():
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip().decode(errors="replace")
+
+
+def _refusal(status: int, body: bytes) -> OctavoError:
+    """The exception that an HTTP status stands for."""
+    try:
+        error = json.loads(body).get("error") or {}
+        message = str(error.get("message", "")) if isinstance(error, dict) else str(error)
+    except (ValueError, AttributeError):
+        message = body[:200].decode(errors="replace")
+    said = f"HTTP {status}: {message}"
+    if status == 429:
+        return Overloaded(said)
+    if status in (502, 503, 504):
+        return Unavailable(said, reason="rejected-unavailable")
+    return InvalidRequest(said) if status < 500 else InternalError(said)

@@ -1,0 +1,34 @@
+"""Tables for a terminal."""
+
+from __future__ import annotations
+
+from octavo.figures import Figures
+from rich.console import Console
+from rich.table import Table
+
+from octavo_cli.bench.compare import Comparison
+
+
+def print_figures(figures: Figures, console: Console) -> None:
+    """Every figure of a run, drawn from the form."""
+    table = Table("name", "value", "unit", "n", "quartiles", title=figures.benchmark, title_justify="left")
+    for item in figures.results:
+        quartiles = f"{item.spread[0]:.4g} - {item.spread[1]:.4g}" if item.spread else ""
+        table.add_row(item.name, f"{item.value:.4g}", item.unit, str(item.n), quartiles)
+    console.print(table)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """The ratios with what they allow to say, the differences, and the warning."""
+    table = Table("name", "A", "B", "unit", "B / A", "95% interval", "pairs", "verdict", title="compare")
+    for item in comparison.ratios:
+        interval = "" if item.low is None or item.high is None else f"{item.low:.3f} - {item.high:.3f}"
+        values = (f"{item.a:.4g}", f"{item.b:.4g}", item.unit, f"{item.ratio:.3f}")
+        table.add_row(item.name, *values, interval, str(item.pairs), item.verdict)
+    console.print(table)
+    for difference in comparison.differences:
+        console.print(
+            f"differs: {difference.what}: {difference.a!r} -> {difference.b!r}", markup=False, highlight=False
+        )
+    if comparison.warning:
+        console.print(f"warning: {comparison.warning}", markup=False, highlight=False)

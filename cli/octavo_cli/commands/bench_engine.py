@@ -1,0 +1,56 @@
+"""bench engine: the bare engine's rates against the machine's floor, peers in turn, and the way through the services."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from octavo.figures import Figures, to_json, write_figures
+from octavo.rpc.settings import load_settings
+from rich.console import Console
+from rich.table import Table
+
+from octavo_cli.engine_bench.engine import ROWS, EnginePlan, check_rows, measure_engine
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def engine(
+    context: typer.Context,
+    rows: Annotated[str, typer.Option("--rows", help="Comma-separated; absent: all.")] = ",".join(ROWS),
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Samples per row.")] = 5,
+    steps: Annotated[int, typer.Option("--steps", min=2, help="Decode steps per sample.")] = 24,
+    peers: Annotated[bool, typer.Option("--peers/--no-peers", help="llama.cpp in turn with ours, when found.")] = True,
+    services: Annotated[
+        str,
+        typer.Option("--services", help="Weights to measure through the services, comma-separated; none: leave out."),
+    ] = "bf16",
+    json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
+) -> None:
+    """Prefill and decode of the bare engine, ms per step and % of the floor; peers and services beside it. Takes settings as flags."""
+    through = tuple(name for name in services.split(",") if name and name != "none")
+    plan = EnginePlan(check_rows(rows.split(",")), rounds, steps, peers, through)
+    figures, notes = measure_engine(load_settings(context.args, os.environ), plan)
+    show(figures, notes, json_path)
+
+
+def show(figures: Figures, notes: list[str], json_path: str) -> None:
+    """The table and its notes, and the form in a file; the form alone on standard output for `-`."""
+    if json_path == "-":
+        typer.echo(json.dumps(to_json(figures)))
+        return
+    if json_path:
+        write_figures(Path(json_path), figures)
+    table = Table("name", "value", "unit", "of floor", "n", "quartiles", title=figures.benchmark, title_justify="left")
+    for item in figures.results:
+        quartiles = f"{item.spread[0]:.4g} - {item.spread[1]:.4g}" if item.spread else ""
+        floor = f"{100 / item.floor_ratio:.0f}%" if item.floor_ratio else ""
+        table.add_row(item.name, f"{item.value:.4g}", item.unit, floor, str(item.n), quartiles)
+    Console().print(table)
+    for note in notes:
+        typer.echo(f"note: {note}")
+    for key, value in figures.config.items():
+        typer.echo(f"{key}: {value}")

@@ -1,0 +1,57 @@
+"""Child: a process that measures on request, one JSON object a line each way (octavo_gpuworker/bench, llamacpp_child.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Self
+
+from octavo.errors import OctavoError
+
+
+class Child:
+    """A measuring process; as a context manager it ends with the block."""
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """The answer to one request. Raises OctavoError with the child's own words, or when it has died."""
+        process = self._process
+        if process.stdin is None or process.stdout is None:
+            raise OctavoError(f"{self.name} has no pipes")
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError as error:
+            raise OctavoError(f"{self.name} ended early ({error}); what it said stands above") from error
+        if not line:
+            raise OctavoError(f"{self.name} ended with exit code {process.wait()}; what it said stands above")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise OctavoError(f"{self.name}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """Ends the process; waits for it."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()

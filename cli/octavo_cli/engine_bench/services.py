@@ -1,0 +1,107 @@
+"""The way through the services: a cluster of four, 16 streams through the SDK, and what each service's CPU spent on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from octavo.errors import OctavoError
+from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
+from rich.console import Console
+
+from octavo_cli.bench.closed import closed_loop
+from octavo_cli.engine_bench.cpu import pss_bytes, services_cpu_s
+from octavo_cli.exits import NoCluster
+from octavo_cli.state import ClusterState, read_state
+from octavo_cli.up import start_detached, stop_cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests of one shape, as many as streams."""
+
+    streams: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One run of a workload through the services; seconds."""
+
+    tokens: int
+    wall_s: float
+    ttft_ms: float
+    client_cpu_s: float
+    cpu_s: dict[str, float]
+    steps: int
+    messages: int
+    """Chunks that the clients received."""
+
+
+class Services:
+    """A running cluster of our own."""
+
+    def __init__(self, url: str, state: ClusterState, ready_s: float) -> None:
+        self.url, self.state, self.ready_s = url, state, ready_s
+        self._seed = 0
+
+    def run(self, work: Workload) -> Pass:
+        """Raises OctavoError when a request failed."""
+        self._seed += 1  # other prompts, so that none is cached
+        before, steps = services_cpu_s(self.state), self._steps()
+        measured = asyncio.run(
+            closed_loop(
+                self.url,
+                concurrency=work.streams,
+                requests=work.streams,
+                prompt_tokens=work.prompt_tokens,
+                max_tokens=work.output_tokens,
+                seed=self._seed,
+            )
+        )
+        after, run = services_cpu_s(self.state), measured.runs["cold"]
+        if complaints := measured.complaints():
+            raise OctavoError(f"through the services: {complaints[0]}")
+        return Pass(
+            sum(sample.output_tokens for sample in run.samples),
+            run.wall_s,
+            statistics.median(sample.ttft_ms for sample in run.samples if sample.ttft_ms is not None),
+            run.client_cpu_s,
+            {name: after[name] - before[name] for name in after},
+            self._steps() - steps,
+            sum(len(sample.arrivals) for sample in run.samples),
+        )
+
+    def worker_pss_bytes(self) -> int:
+        """Memory of the first worker."""
+        return max(pss_bytes(service.process.pid) for service in self.state.services if service.kind == "gpuworker")
+
+    def _steps(self) -> int:
+        address = next(service.address for service in self.state.services if service.kind == "scheduler")
+        with grpc.insecure_channel(address) as channel:
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
+            status = stub.GetStatus(scheduler_pb2.GetStatusRequest(), timeout=10.0)
+        return int(dict(status.counters)["steps"])
+
+
+@contextlib.contextmanager
+def running_services(flags: Sequence[str]) -> Iterator[Services]:
+    """A fresh cluster with these settings, stopped at the end."""
+    with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
+        own = ["--deployment.run_dir", folder]
+        own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
+        began = time.monotonic()
+        try:
+            state = start_detached([*own, *flags], 1, 600.0, Console(stderr=True, quiet=True))
+            yield Services(state.urls["grpc"], read_state(Path(folder)), time.monotonic() - began)
+        finally:
+            with contextlib.suppress(NoCluster):
+                stop_cluster(Path(folder))

@@ -1,0 +1,49 @@
+"""The parts of the time to the first token, as a request's span carries them (docs/tracing.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_cli.spans import Span
+
+PREFIX = "octavo.ttft."
+TTFT_KEY = "gen_ai.latency.time_to_first_token"
+PARTS = (
+    "gateway",
+    "tokenize",
+    "queue",
+    "retry",
+    "kv_load",
+    "worker_wait",
+    "prefill",
+    "sample",
+    "detokenize",
+    "transport",
+)
+"""In the order of a request's way; transport is the remainder and stands last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ttft:
+    """Milliseconds; `parts` has every name of PARTS."""
+
+    total_ms: float
+    parts: dict[str, float]
+
+    @property
+    def adds_up(self) -> bool:
+        """The parts are the whole, within 1 ms or 1%."""
+        return abs(sum(self.parts.values()) - self.total_ms) <= max(1.0, 0.01 * self.total_ms)
+
+    def largest(self) -> str:
+        """The name of the longest part."""
+        return max(self.parts, key=lambda name: self.parts[name])
+
+
+def ttft_of(request: Span) -> Ttft | None:
+    """The decomposition that a request span carries; None without a first token, or for a client that attached."""
+    total_s = request.attributes.get(TTFT_KEY)
+    if not isinstance(total_s, int | float) or f"{PREFIX}transport_us" not in request.attributes:
+        return None
+    parts = {name: float(request.attributes.get(f"{PREFIX}{name}_us", 0)) / 1e3 for name in PARTS}
+    return Ttft(float(total_s) * 1e3, parts)

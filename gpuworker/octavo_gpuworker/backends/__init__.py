@@ -1,0 +1,1 @@
+"""What computes the engine's steps: one protocol, and its implementations. Only the one that is opened is imported."""

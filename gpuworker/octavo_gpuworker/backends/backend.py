@@ -1,0 +1,82 @@
+"""Backend: what computes a step. The engine hands it numpy arrays and plain objects, and knows nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo_gpuworker.backends.blocks import BlockPool
+from octavo_gpuworker.backends.limits import Limits
+from octavo_gpuworker.batch import StepBatch
+from octavo_gpuworker.profile import Profiler
+from octavo_gpuworker.sampled import Sampled
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step sampled, one entry per row of the batch; nanoseconds of the model and of the sampler."""
+
+    sampled: Sampled
+    forward_ns: int
+    sample_ns: int
+
+
+class Backend(Protocol):
+    """One loaded model and its KV pool. All methods but `pool.read_block` are called by one thread at a time."""
+
+    @property
+    def name(self) -> str:
+        """torch or native."""
+
+    @property
+    def pool(self) -> BlockPool: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_position(self) -> int:
+        """Positions the model was trained for."""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """32 bytes: whatever decides the pool's bytes for given token ids, its layout included; the root of block keys."""
+
+    def launch(self, batch: StepBatch) -> Any:
+        """Begins a step and answers with a handle for `result`; the batch's arrays may be reused once `result` returned.
+
+        Errors for which `out_of_memory` holds leave the pool's other blocks whole; any other one is final.
+        """
+
+    def result(self, launched: Any) -> StepResult:
+        """Waits for a launched step. Steps end in the order of their launches. Raises as `launch`."""
+
+    def logits(self, batch: StepBatch) -> NDArray[np.float32]:
+        """[L, vocab] raw logits of the batch's sample_rows, after the same step; nothing is drawn. For benchmarks and tests."""
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds its speed; for benchmarks."""
+
+    @property
+    def profiler(self) -> Profiler | None:
+        """What records steps for `octavo profile`; None where the backend has none."""
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether the error says that an allocation failed."""
+
+    def relieve(self) -> None:
+        """Gives back what is held in reserve, after an allocation failed."""
+
+    def warm_up(self, max_seqs: int) -> None:
+        """What must have run once before steps of up to `max_seqs` sequences are as fast as later ones."""
+
+    def kernel_calls(self) -> Mapping[tuple[str, str, str], int]:
+        """Calls so far per (operation, implementation, reason): chosen, or the reason of a fallback."""
+
+    def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
+        """Figures of its own: name below octavo_worker_ -> help text and reader."""

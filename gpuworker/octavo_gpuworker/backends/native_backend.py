@@ -1,0 +1,174 @@
+"""NativeBackend: the native CPU kernels; a step, sampling included, is one call with the interpreter's lock released."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo_gpuworker.backends.backend import StepResult
+from octavo_gpuworker.backends.limits import Limits
+from octavo_gpuworker.backends.native_pool import NativePool
+from octavo_gpuworker.batch import StepBatch
+from octavo_gpuworker.native.batch import StepArrays
+from octavo_gpuworker.native.model import NativeModel, StepError
+from octavo_gpuworker.orders import TokenLogprobs
+from octavo_gpuworker.sampled import Sampled
+
+PARAMETERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "top_k",
+    "logprobs",
+    "seeds",
+    "repetition",
+    "presence",
+    "frequency",
+    "prompt_len",
+)
+"""Columns of the slots' table that the sampler reads under the same names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    batch: StepBatch
+    elapsed_ns: int
+
+
+class NativeBackend:
+    """A Backend; see there. `launch` runs the step to its end, `result` only reads what it left."""
+
+    name = "native"
+    profiler = None
+    """Its step is one call of a library, which torch.profiler cannot look into."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        pool: NativePool,
+        *,
+        fingerprint: bytes,
+        limits: Callable[[], Limits],
+        reason: str = "chosen",
+    ) -> None:
+        self.model = model
+        self.pool = pool
+        self.fingerprint = fingerprint
+        self._limits = limits
+        self._arrays = model.arrays()
+        self._scoring: StepArrays | None = None
+        self._calls = ("step", f"native-{model.isa}", reason)
+        self._steps = 0
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.config.vocab_size
+
+    @property
+    def max_position(self) -> int:
+        return self.model.config.max_position
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits()
+
+    def launch(self, batch: StepBatch) -> _Launched:
+        began_ns = time.monotonic_ns()
+        self._step(batch, self._arrays)
+        return _Launched(batch, time.monotonic_ns() - began_ns)
+
+    def result(self, launched: _Launched) -> StepResult:
+        rows, arrays = launched.batch.rows, self._arrays
+        count = len(rows)
+        tokens = arrays.out_tokens[:count].tolist()
+        logprobs: list[TokenLogprobs | None] = [None] * count
+        if count and int(arrays.logprobs[:count].max()) >= 0:
+            for row, seq in enumerate(rows):
+                wanted = seq.sampling.logprobs
+                if wanted >= 0 and tokens[row] >= 0:
+                    wanted = min(wanted, self.vocab_size)
+                    logprobs[row] = TokenLogprobs(
+                        tokens[row],
+                        float(arrays.out_logprobs[row]),
+                        arrays.out_top_ids[row, :wanted].tolist(),
+                        arrays.out_top_logprobs[row, :wanted].tolist(),
+                    )
+        return StepResult(Sampled(tokens, logprobs), launched.elapsed_ns, 0)
+
+    def logits(self, batch: StepBatch) -> NDArray[np.float32]:
+        if self._scoring is None:
+            self._scoring = self.model.arrays(want_logits=True)
+        arrays = self._scoring
+        rows = len(batch.sample_rows)
+        self._fill_forward(batch, arrays, rows)
+        arrays.greedy(rows)
+        self.model.step(arrays, tokens=len(batch.token_ids), sequences=len(batch.context_len), rows=rows)
+        return arrays.out_logits[:rows].copy()
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError)
+
+    def relieve(self) -> None:
+        """Nothing is held in reserve."""
+
+    def warm_up(self, max_seqs: int) -> None:
+        """Nothing is compiled or captured; buffers grow with the first steps."""
+
+    def kernel_calls(self) -> Mapping[tuple[str, str, str], int]:
+        return {self._calls: self._steps}
+
+    def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
+        return {}
+
+    def _step(self, batch: StepBatch, arrays: StepArrays) -> None:
+        rows = len(batch.rows)
+        self._fill_forward(batch, arrays, rows)
+        self._fill_sampling(batch, arrays, rows)
+        try:
+            self.model.step(arrays, tokens=len(batch.token_ids), sequences=len(batch.context_len), rows=rows)
+        except StepError as error:
+            if "memory" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
+        self._steps += 1
+
+    def _fill_forward(self, batch: StepBatch, arrays: StepArrays, rows: int) -> None:
+        tokens, sequences = len(batch.token_ids), len(batch.context_len)
+        columns = batch.block_tables.shape[1]
+        arrays.reserve(tokens=tokens, sequences=sequences, rows=max(1, rows), columns=columns)
+        arrays.token_ids[:tokens] = batch.token_ids
+        arrays.query_start[: sequences + 1] = batch.query_start
+        arrays.context_len[:sequences] = batch.context_len
+        arrays.block_tables[:sequences, :columns] = batch.block_tables
+        arrays.sample_rows[:rows] = batch.sample_rows
+
+    def _fill_sampling(self, batch: StepBatch, arrays: StepArrays, rows: int) -> None:
+        table, slots = batch.slots, batch.row_slots
+        for name in PARAMETERS:
+            getattr(arrays, name)[:rows] = getattr(table, name)[slots]
+        arrays.positions[:rows] = batch.positions
+        arrays.history_start[: rows + 1] = 0
+        arrays.bias_start[: rows + 1] = 0
+        if rows and (most := int(arrays.logprobs[:rows].max())) > 0:
+            arrays.reserve(tokens=1, sequences=1, rows=rows, columns=1, top=min(most, self.vocab_size))
+        if table.alters[slots].any():
+            self._fill_changes(batch, arrays, rows)
+
+    def _fill_changes(self, batch: StepBatch, arrays: StepArrays, rows: int) -> None:
+        """Histories of the rows with penalties; biases, and -inf for the ends of rows that are below their least length."""
+        histories = [len(seq.tokens) if seq.sampling.has_penalties else 0 for seq in batch.rows]
+        biases = [seq.biases() for seq in batch.rows]
+        sizes = {"history": max(1, sum(histories)), "bias": max(1, sum(map(len, biases)))}
+        arrays.reserve(tokens=1, sequences=1, rows=rows, columns=1, **sizes)
+        np.cumsum(histories, out=arrays.history_start[1 : rows + 1])
+        np.cumsum([len(row) for row in biases], out=arrays.bias_start[1 : rows + 1])
+        for row, (seq, length) in enumerate(zip(batch.rows, histories, strict=True)):
+            start = arrays.history_start[row]
+            arrays.history[start : start + length] = batch.slots.tokens[seq.slot, :length]
+            start, end = arrays.bias_start[row], arrays.bias_start[row + 1]
+            arrays.bias_ids[start:end] = list(biases[row])
+            arrays.bias_values[start:end] = list(biases[row].values())

@@ -1,0 +1,131 @@
+"""open_native: a NativeBackend out of a manifest, or the reason why the native kernels do not take it. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+from octavo.artifacts import ModelFiles, resolve_model, tokenizer_hash, weights_hash
+from octavo.errors import OctavoError
+from octavo.manifest import Manifest
+
+from octavo_gpuworker.backends.limits import Limits
+from octavo_gpuworker.backends.native_backend import NativeBackend
+from octavo_gpuworker.backends.native_pool import NativePool
+from octavo_gpuworker.backends.sizes import pool_blocks
+from octavo_gpuworker.model.config import ModelConfig
+from octavo_gpuworker.model.read_config import load_config
+from octavo_gpuworker.native.abi import FORMATS
+from octavo_gpuworker.native.library import ISA_CODES, Library, NativeUnavailable, default_cache, load_library
+from octavo_gpuworker.native.model import KvDtype, NativeModel, block_bytes, new_pool, refusal
+from octavo_gpuworker.native.packing import Format, Packed, pack
+
+DTYPES: Final = ("auto", "bfloat16")
+KV_DTYPES: Final[dict[str, KvDtype]] = {"auto": "bf16", "bfloat16": "bf16", "float32": "f32", "int8": "int8"}
+WEIGHTS: Final[dict[str, Format]] = {"auto": "bf16", "bf16": "bf16", "int8": "int8", "int4": "int4"}
+GPU_NODES: Final = ("/dev/nvidia0", "/dev/dxg")
+
+
+class NativeRefused(Exception):
+    """The native kernels cannot serve this manifest here; one line that says why."""
+
+
+def manifest_refusal(manifest: Manifest) -> str:
+    """Why the settings rule the native kernels out, or an empty string; reads no file of the model."""
+    engine = manifest.engine
+    if engine.device == "cuda" or (engine.device == "auto" and any(Path(node).exists() for node in GPU_NODES)):
+        return (
+            "a GPU is there; set engine.device to cpu to leave it alone"
+            if engine.device == "auto"
+            else "engine.device is cuda"
+        )
+    for name, value, taken in (
+        ("dtype", engine.dtype, DTYPES),
+        ("kv_dtype", engine.kv_dtype, tuple(KV_DTYPES)),
+        ("weights", engine.weights, tuple(WEIGHTS)),
+    ):
+        if value not in taken:
+            return f"engine.{name} is {value}; the native kernels take {', '.join(taken)}"
+    return ""
+
+
+def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> NativeBackend:
+    """Maps or packs the weights and makes the pool. NativeRefused as above; OctavoError (BadArtifact) when the model itself is at fault."""
+    if reason := manifest_refusal(manifest):
+        raise NativeRefused(reason)
+    engine = manifest.engine
+    weights, kv_dtype = WEIGHTS[engine.weights], KV_DTYPES[engine.kv_dtype]
+    files = resolve_model(manifest.model.ref)
+    config = load_config(files)
+    if reason := refusal(config, weights, kv_dtype=kv_dtype):
+        raise NativeRefused(reason)
+    try:
+        library = load_library()
+    except NativeUnavailable as error:
+        raise NativeRefused(str(error)) from error
+    weights_blake3 = weights_hash(files)
+    try:
+        packed = pack(
+            files, config, weights, library, cache=default_cache(), weights_blake3=weights_blake3, progress=progress
+        )
+    except OSError as error:
+        raise NativeRefused(f"the packed weights cannot be kept in {default_cache()}: {error}") from error
+    size = engine.kv_block_tokens
+    num_blocks = pool_blocks(manifest, block_bytes(config, kv_dtype, size))
+    pool = new_pool(config, kv_dtype, num_blocks, size)
+    threads = engine.threads or len(os.sched_getaffinity(0))
+    try:
+        model = NativeModel(
+            library,
+            config,
+            packed,
+            kv_dtype=kv_dtype,
+            pool=pool,
+            block_tokens=size,
+            threads=threads,
+            isa=engine.native_isa,
+        )
+    except ValueError as error:
+        raise OctavoError(f"the native kernels refuse the settings: {error}") from error
+    return NativeBackend(
+        model,
+        NativePool(pool, size),
+        fingerprint=_fingerprint(files, config, weights_blake3, weights, kv_dtype, size),
+        limits=lambda: native_limits(library, model, packed),
+    )
+
+
+def _fingerprint(
+    files: ModelFiles, config: ModelConfig, weights_blake3: str, weights: str, kv_dtype: str, block_tokens: int
+) -> bytes:
+    """As model/load.py's, with the block size: other weights, another kv_dtype or other kernels never share a block."""
+    parts = {
+        "weights": weights_blake3,
+        "tokenizer": tokenizer_hash(files),
+        "config": repr(config),
+        "compute": f"native {weights}",
+        "kv": kv_dtype,
+        "layout": f"block-major/v1 {block_tokens}",
+    }
+    return blake3("".join(f"{key}={value}\n" for key, value in parts.items()).encode()).digest()
+
+
+def native_limits(library: Library, model: NativeModel, packed: Packed) -> Limits:
+    """Bytes of the packed file that a step reads, and speeds measured by the library with the model's threads."""
+    config, threads, isa = model.config, model.threads, ISA_CODES[model.isa]
+    token_macs = config.layers * config.d_model * (config.qkv_rows + config.q_heads * config.head_dim + 3 * config.ffn)
+    read = sum(size for name, (_, size) in packed.entries.items() if name != "embedding")
+    body = packed.data
+    handle = library.handle
+    return Limits(
+        weight_bytes=read,
+        kv_token_bytes=model.pool.shape[1] // model.block_tokens,
+        token_macs=token_macs,
+        head_macs=config.d_model * config.vocab_size,
+        threads=threads,
+        stream_bytes_per_s=lambda: float(handle.octavo_stream_bytes_per_s(body.ctypes.data, len(body), threads, isa)),
+        peak_macs_per_s=lambda: float(handle.octavo_peak_macs_per_s(FORMATS[packed.format], threads, isa)),
+    )

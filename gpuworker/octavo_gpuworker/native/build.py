@@ -1,0 +1,99 @@
+"""Compiles the library: one unit per instruction set, chosen at run time. `python -m octavo_gpuworker.native.build [folder]`.
+
+Needs a C++17 compiler with AVX-512 BF16 and AMX intrinsics (GCC 11, Clang 14 or newer) on x86-64; no torch, no pybind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+SOURCES: Final = Path(__file__).parent / "csrc"
+COMPILERS: Final = ("c++", "g++", "clang++")
+BASE_FLAGS: Final = (
+    "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-attributes",
+    "-Wno-maybe-uninitialized", "-Wno-uninitialized",  # GCC's own AVX-512 headers
+    "-ffp-contract=off",  # a * b + c rounds twice wherever it is not asked for: the sampler's bits are its twin's
+)  # fmt: skip
+AVX2: Final = ("-mavx2", "-mfma", "-mf16c")
+AVX512: Final = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16")
+AMX: Final = (*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
+UNIT_FLAGS: Final[dict[str, tuple[str, ...]]] = {
+    "isa_avx2.cpp": AVX2,
+    "isa_avx512.cpp": AVX512,
+    "amx.cpp": AMX,
+    "sampler.cpp": ("-mavx2",),
+}
+"""Units without an entry run on any x86-64."""
+
+
+class BuildError(RuntimeError):
+    """The library cannot be compiled here: one line that says why."""
+
+
+def fingerprint() -> str:
+    """12 hex digits over the sources and flags: part of the file's name, so a stale library is never loaded."""
+    digest = hashlib.sha256(repr((BASE_FLAGS, sorted(UNIT_FLAGS.items()))).encode())
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def library_name() -> str:
+    """File name of the library built from the present sources."""
+    return f"liboctavo_native-{fingerprint()}.so"
+
+
+def unavailable() -> str:
+    """Why this machine cannot build or run the library, or an empty string."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return f"{platform.machine()} is not supported, x86-64 is"
+    if sys.platform != "linux":
+        return f"{sys.platform} is not supported, Linux is"
+    return ""
+
+
+def build(folder: Path, *, extra_flags: tuple[str, ...] = ()) -> Path:
+    """Compiles into `folder` and returns the library's path; the file appears whole or not at all. BuildError otherwise."""
+    if reason := unavailable():
+        raise BuildError(reason)
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise BuildError(f"no C++ compiler found ({', '.join(COMPILERS)}); install g++ or clang++")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
+        units = sorted(SOURCES.glob("*.cpp"))
+        objects = [Path(work) / f"{unit.stem}.o" for unit in units]
+        with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+            list(threads.map(lambda unit, made: _compile(compiler, unit, made, extra_flags), units, objects))
+        made = Path(work) / "library.so"
+        _run([compiler, "-shared", "-pthread", *extra_flags, "-o", str(made), *map(str, objects)])
+        target = folder / library_name()
+        made.replace(target)
+    return target
+
+
+def _compile(compiler: str, unit: Path, made: Path, extra_flags: tuple[str, ...]) -> None:
+    flags = (*BASE_FLAGS, *UNIT_FLAGS.get(unit.name, ()), *extra_flags)
+    _run([compiler, *flags, "-c", str(unit), "-o", str(made)])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (
+            [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no message"]
+        )
+        raise BuildError(f"{Path(command[0]).name} failed: {lines[0].strip()}")
+
+
+if __name__ == "__main__":
+    print(build(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent))

@@ -1,0 +1,101 @@
+// The C ABI of the native kernels: plain structs, one call per step, errors as text. Mirrored by ../abi.py.
+#pragma once
+#include <cstdint>
+
+#define OCTAVO_ABI 1
+#define OCTAVO_API extern "C" __attribute__((visibility("default")))
+
+enum OctavoFormat : int32_t { OCTAVO_BF16 = 0, OCTAVO_INT8 = 1, OCTAVO_INT4 = 2 };
+enum OctavoKv : int32_t { OCTAVO_KV_BF16 = 0, OCTAVO_KV_F32 = 1, OCTAVO_KV_INT8 = 2 };
+enum OctavoActivation : int32_t { OCTAVO_SILU = 0, OCTAVO_GELU_TANH = 1 };
+enum OctavoIsa : int32_t { OCTAVO_AUTO = 0, OCTAVO_AVX2 = 1, OCTAVO_AVX512 = 2, OCTAVO_AMX = 3 };
+
+// Shape and flags of a model; lengths in elements.
+struct OctavoConfig {
+    int32_t layers, d_model, q_heads, kv_heads, head_dim, ffn, vocab, activation;
+    int32_t format, head_format, kv_dtype, block_tokens, num_blocks, qk_norm, tied, threads;
+    float norm_eps, attention_scale, embedding_scale;
+    int32_t isa;
+};
+
+// One matrix of the packed file: panels of 32 output columns (see pack.h). Null pointers where it has no such part.
+struct OctavoMatrix {
+    const uint8_t *data;
+    const float *scales;  // int8: one per column
+    const float *bias;    // one per column
+    int64_t columns, depth;  // both padded to 32
+};
+
+struct OctavoLayer {
+    const float *attn_norm, *q_norm, *k_norm, *mlp_norm;
+    OctavoMatrix qkv, o, gate_up, down;
+    int32_t window;  // 0: none
+    int32_t reserved;
+};
+
+struct OctavoWeights {
+    const OctavoLayer *layers;
+    const float *norm;
+    const float *inverse_frequencies;  // [head_dim / 2]
+    const uint16_t *embedding;         // bf16 [vocab, d_model], or null when tied: then rows of `head` are read
+    OctavoMatrix head;
+};
+
+// One mixed step of S sequences with T new tokens and R rows that sample. Arrays are the caller's; nothing is kept.
+struct OctavoBatch {
+    int32_t tokens, sequences, rows, table_stride;
+    const int32_t *token_ids;     // [T]
+    const int32_t *query_start;   // [S + 1]
+    const int32_t *context_len;   // [S], the new tokens included
+    const int32_t *block_tables;  // [S, table_stride]
+    const int32_t *sample_rows;   // [R], rows of token_ids; may repeat
+    // How each row draws, [R]:
+    const float *temperature;
+    const double *top_p, *min_p;
+    const int32_t *top_k, *logprobs;
+    const uint64_t *seeds;
+    const int64_t *positions;
+    const float *repetition, *presence, *frequency;
+    const int32_t *history_start;  // [R + 1] into history; an empty span: no penalties
+    const int32_t *history;
+    const int32_t *prompt_len;     // [R]
+    const int32_t *bias_start;     // [R + 1]
+    const int32_t *bias_ids;
+    const float *bias_values;
+    const int32_t *grammar_rows;   // [R] index of the row's mask, or -1; null: no row has one
+    const uint32_t *grammar;       // [masks, (vocab + 31) / 32]
+    int32_t grammar_masks, top_stride;
+    // Results:
+    int32_t *out_tokens;       // [R]; -1: the row's logits were not finite, or nothing was allowed
+    float *out_logprobs;       // [R]
+    int32_t *out_top_ids;      // [R, top_stride]
+    float *out_top_logprobs;   // [R, top_stride]
+    float *out_logits;         // [R, vocab] raw, or null
+};
+
+struct OctavoModel;
+
+OCTAVO_API int32_t octavo_abi();
+// Bits 1 << OctavoIsa of what this CPU and its operating system run.
+OCTAVO_API int32_t octavo_isas();
+// All return 0, or -1 with one line in `error`.
+OCTAVO_API int32_t octavo_create(const OctavoConfig *, const OctavoWeights *, uint8_t *pool, int64_t block_bytes,
+                                 OctavoModel **out, char *error, int64_t error_size);
+OCTAVO_API int32_t octavo_step(OctavoModel *, const OctavoBatch *, char *error, int64_t error_size);
+OCTAVO_API void octavo_destroy(OctavoModel *);
+OCTAVO_API int32_t octavo_isa_of(const OctavoModel *);
+// Sampling alone, for tests and for logits that another backend made: logits [R, vocab].
+OCTAVO_API int32_t octavo_sample(const OctavoBatch *, const float *logits, int32_t vocab, char *error, int64_t error_size);
+// Packs rows [0, rows) of a float32 matrix [rows, depth] into columns column0.. of a panelled matrix.
+OCTAVO_API int64_t octavo_packed_bytes(int32_t format, int64_t columns, int64_t depth);
+OCTAVO_API int32_t octavo_pack(int32_t format, const float *source, int64_t rows, int64_t depth, int64_t column0,
+                               int64_t columns, int64_t padded_depth, uint8_t *data, float *scales);
+// Raw GGUF blocks of type 2 (Q4_0) or 3 (Q4_1) into int4 panels, without loss.
+OCTAVO_API int32_t octavo_pack_gguf_int4(int32_t type, const uint8_t *source, int64_t rows, int64_t depth,
+                                         int64_t column0, int64_t columns, int64_t padded_depth, uint8_t *data);
+// The inverse of packing, float32 [columns, depth]: the oracle of the tests.
+OCTAVO_API void octavo_unpack(int32_t format, const uint8_t *data, const float *scales, int64_t columns, int64_t depth,
+                              float *out);
+// Measurements of this machine with `threads` threads: bytes/s of streaming reads, and multiply-adds/s of the format's product.
+OCTAVO_API double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, int32_t threads, int32_t isa);
+OCTAVO_API double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa);

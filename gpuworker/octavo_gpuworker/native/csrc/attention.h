@@ -1,0 +1,223 @@
+// Paged attention (PagedAttention, arXiv 2309.06180) with an online softmax in float32 (arXiv 1805.02867); the query heads that
+// share a KV head are rows of one problem, so keys are read once per group.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+#include "pack.h"
+
+namespace ISA {
+
+using octavo::AttentionInput;
+
+constexpr int TILE = 16;   // keys per step of attend_few
+constexpr int BLOCK = 64;  // keys per step of attend_many
+
+// One token's key (which 0) or value (1).
+struct KvRow {
+    const uint8_t *data;
+    float scale;
+};
+
+inline KvRow kv_row(const AttentionInput &in, int position, int which) {
+    const int64_t block = in.table[position / in.block_tokens], at = position % in.block_tokens;
+    const int64_t row = (static_cast<int64_t>(which) * in.kv_heads + in.kv_head) * in.block_tokens + at;
+    const uint8_t *base = in.pool + block * in.block_bytes;
+    if (in.kv_dtype == OCTAVO_KV_INT8) {
+        float scale;
+        std::memcpy(&scale, base + in.scale_offset + row * 4, 4);
+        return {base + in.layer_offset + row * in.head_dim, scale};
+    }
+    return {base + in.layer_offset + row * in.head_dim * (in.kv_dtype == OCTAVO_KV_F32 ? 4 : 2), 1.0f};
+}
+
+// The row as float32 [q_stride], zeros behind head_dim.
+inline void read_row(const AttentionInput &in, const KvRow &row, float *out) {
+    int d = 0;
+    const V scale = set1(row.scale);
+    const auto *halves = reinterpret_cast<const uint16_t *>(row.data);
+    const auto *floats = reinterpret_cast<const float *>(row.data);
+    const auto *codes = reinterpret_cast<const int8_t *>(row.data);
+    for (; d + 16 <= in.head_dim; d += 16) {
+        if (in.kv_dtype == OCTAVO_KV_BF16)
+            store(out + d, load_bf16(halves + d));
+        else if (in.kv_dtype == OCTAVO_KV_F32)
+            store(out + d, load(floats + d));
+        else
+            store(out + d, load_i8(codes + d) * scale);
+    }
+    for (; d < in.head_dim; ++d) {
+        if (in.kv_dtype == OCTAVO_KV_BF16)
+            out[d] = octavo::bf16_to_float(halves[d]);
+        else if (in.kv_dtype == OCTAVO_KV_F32)
+            out[d] = floats[d];
+        else
+            out[d] = static_cast<float>(codes[d]) * row.scale;
+    }
+    for (; d < in.q_stride; ++d) out[d] = 0.0f;
+}
+
+inline int first_visible(const AttentionInput &in, int position) {
+    return in.window > 0 ? std::max(0, position - in.window + 1) : 0;
+}
+
+// q of row r (token r / group, head r % group) as bf16 [q_stride].
+inline const uint16_t *query(const AttentionInput &in, int row) {
+    const int group = in.q_heads / in.kv_heads;
+    const int64_t token = in.token0 + row / group, head = in.kv_head * group + row % group;
+    return in.q + (token * in.q_heads + head) * in.q_stride;
+}
+
+inline void attend_few(const AttentionInput &in, int first, int last, float *out, float *best, float *total,
+                       float *scratch) {
+    const int rows = in.tokens * (in.q_heads / in.kv_heads), group = in.q_heads / in.kv_heads, wide = in.q_stride;
+    float *q = scratch, *keys = q + rows * wide, *values = keys + TILE * wide, *sums = values + TILE * wide;
+    for (int r = 0; r < rows; ++r) {
+        const uint16_t *from = query(in, r);
+        for (int d = 0; d < wide; d += 16) {
+            store(q + r * wide + d, load_bf16(from + d) * set1(in.scale));
+            store(sums + r * wide + d, zero());
+        }
+        best[r] = -INFINITY;
+        total[r] = 0.0f;
+    }
+    for (int start = first; start < last; start += TILE) {
+        const int count = std::min(TILE, last - start);
+        for (int t = 0; t < count; ++t) {
+            read_row(in, kv_row(in, start + t, 0), keys + t * wide);
+            read_row(in, kv_row(in, start + t, 1), values + t * wide);
+        }
+        for (int r = 0; r < rows; ++r) {
+            const int position = in.position0 + r / group;
+            const int low = first_visible(in, position) - start, high = std::min(count, position + 1 - start);
+            if (std::max(low, 0) >= high) continue;
+            float scores[TILE];
+            for (int t = 0; t < count; ++t) {
+                V acc = zero();
+                for (int d = 0; d < wide; d += 16) acc = fma(load(q + r * wide + d), load(keys + t * wide + d), acc);
+                scores[t] = sum(acc);
+            }
+            const V masked = within(0, low, high, load(scores), set1(-INFINITY));
+            const float next = std::max(best[r], highest(masked));
+            const float keep = best[r] == next ? 1.0f : std::exp(best[r] - next);
+            const V weights = within(0, low, high, exp(masked - set1(next)), zero());
+            store(scores, weights);
+            total[r] = total[r] * keep + sum(weights);
+            best[r] = next;
+            for (int d = 0; d < wide; d += 16) {
+                V acc = load(sums + r * wide + d) * set1(keep);
+                for (int t = std::max(low, 0); t < high; ++t)
+                    acc = fma(set1(scores[t]), load(values + t * wide + d), acc);
+                store(sums + r * wide + d, acc);
+            }
+        }
+    }
+    for (int r = 0; r < rows; ++r) std::memcpy(out + r * in.head_dim, sums + r * wide, in.head_dim * sizeof(float));
+}
+
+// A row as bf16 [q_stride], zeros behind head_dim.
+inline void read_halves(const AttentionInput &in, const KvRow &row, uint16_t *out, float *spare) {
+    if (in.kv_dtype == OCTAVO_KV_BF16 && in.head_dim == in.q_stride) {
+        std::memcpy(out, row.data, static_cast<size_t>(in.head_dim) * 2);
+        return;
+    }
+    read_row(in, row, spare);
+    for (int d = 0; d < in.q_stride; d += 16) store_bf16(out + d, load(spare + d));
+}
+
+// Keys of BLOCK tokens as panels [q_stride / 2][32][2], values as panels [BLOCK / 2][32][2] per 32 of q_stride.
+// Zeros outside [first, count): nobody sees those, and an earlier owner may have left anything there.
+inline void pack_block(const AttentionInput &in, int start, int first, int count, uint16_t *keys, uint16_t *values,
+                       uint16_t *rows, float *spare) {
+    const int wide = in.q_stride;
+    for (int which = 0; which < 2; ++which) {
+        for (int t = 0; t < BLOCK; ++t) {
+            uint16_t *row = rows + t * wide;
+            if (t >= first && t < count)
+                read_halves(in, kv_row(in, start + t, which), row, spare);
+            else
+                std::memset(row, 0, static_cast<size_t>(wide) * 2);
+        }
+        if (which == 1) {
+            for (int t = 0; t < BLOCK; t += 2)
+                for (int d = 0; d < wide; d += 32)
+                    interleave(rows + t * wide + d, rows + (t + 1) * wide + d, values + static_cast<int64_t>(d) * BLOCK + t * 32);
+            continue;
+        }
+        const auto *words = reinterpret_cast<const uint32_t *>(rows);
+        auto *to = reinterpret_cast<uint32_t *>(keys);
+        for (int t = 0; t < BLOCK; t += 16)
+            for (int d = 0; d < wide / 2; d += 16)
+                transpose16(words + t * (wide / 2) + d, wide / 2, to + (t / 32 * (wide / 2) + d) * 32 + t % 32, 32);
+    }
+}
+
+// x [rows, depth] bf16 times one panel.
+inline void panel_product(const uint16_t *x, int64_t rows, int64_t depth, const uint16_t *panel, float *out, int64_t stride) {
+    Activations from;
+    from.bf16 = const_cast<uint16_t *>(x);
+    from.depth = depth;
+    OctavoMatrix w{reinterpret_cast<const uint8_t *>(panel), nullptr, nullptr, octavo::PANEL, depth};
+    product(OCTAVO_BF16, from, 0, rows, w, 0, 1, out, stride);
+}
+
+inline void attend_many(const AttentionInput &in, float *out, float *scratch) {
+    const int group = in.q_heads / in.kv_heads, rows = in.tokens * group, wide = in.q_stride;
+    float *scores = scratch, *part = scores + rows * BLOCK, *sums = part + rows * wide, *best = sums + rows * wide;
+    float *total = best + rows, *row = total + rows;
+    auto *weights = reinterpret_cast<uint16_t *>(row + wide), *q = weights + rows * BLOCK;
+    uint16_t *keys = q + rows * wide, *values = keys + BLOCK * wide, *halves = values + BLOCK * wide;
+    for (int r = 0; r < rows; ++r) {
+        std::memcpy(q + static_cast<int64_t>(r) * wide, query(in, r), static_cast<size_t>(wide) * 2);
+        best[r] = -INFINITY;
+        total[r] = 0.0f;
+    }
+    std::fill(sums, sums + static_cast<int64_t>(rows) * wide, 0.0f);
+    const int last = in.position0 + in.tokens;
+    const int oldest = first_visible(in, in.position0);
+    for (int start = oldest / BLOCK * BLOCK; start < last; start += BLOCK) {
+        const int count = std::min(BLOCK, last - start);
+        pack_block(in, start, oldest - start, count, keys, values, halves, row);
+        for (int panel = 0; panel < BLOCK / 32; ++panel)
+            panel_product(q, rows, wide, keys + panel * wide * 32, scores + panel * 32, BLOCK);
+        for (int r = 0; r < rows; ++r) {
+            const int position = in.position0 + r / group;
+            const int low = first_visible(in, position) - start, high = std::min(count, position + 1 - start);
+            float *score = scores + r * BLOCK;
+            uint16_t *weight = weights + r * BLOCK;
+            if (std::max(low, 0) >= high) {
+                std::memset(weight, 0, BLOCK * 2);
+                continue;
+            }
+            V most = set1(-INFINITY);
+            for (int t = 0; t < BLOCK; t += 16) {
+                const V value = within(t, low, high, load(score + t) * set1(in.scale), set1(-INFINITY));
+                store(score + t, value);
+                most = max(most, value);
+            }
+            const float next = std::max(best[r], highest(most));
+            const float keep = best[r] == next ? 1.0f : std::exp(best[r] - next);
+            V all = zero();
+            for (int t = 0; t < BLOCK; t += 16) {
+                const V value = within(t, low, high, exp(load(score + t) - set1(next)), zero());
+                store_bf16(weight + t, value);
+                all = all + value;
+            }
+            total[r] = total[r] * keep + sum(all);
+            best[r] = next;
+            if (keep != 1.0f)
+                for (int d = 0; d < wide; d += 16) store(sums + r * wide + d, load(sums + r * wide + d) * set1(keep));
+        }
+        for (int panel = 0; panel < wide / 32; ++panel)
+            panel_product(weights, rows, BLOCK, values + static_cast<int64_t>(panel) * BLOCK * 32, part + panel * 32, wide);
+        for (int64_t i = 0; i < static_cast<int64_t>(rows) * wide; i += 16) store(sums + i, load(sums + i) + load(part + i));
+    }
+    for (int r = 0; r < rows; ++r) {
+        const float share = 1.0f / total[r];
+        for (int d = 0; d < in.head_dim; ++d) out[r * in.head_dim + d] = sums[r * wide + d] * share;
+    }
+}
+
+}  // namespace ISA

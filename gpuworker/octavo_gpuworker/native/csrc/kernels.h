@@ -1,0 +1,70 @@
+// Kernels: what each instruction set brings. One table per translation unit; model.cpp calls nothing else on the hot path.
+#pragma once
+#include "api.h"
+
+namespace octavo {
+
+constexpr int PANEL = 32;  // output columns that lie together
+constexpr int GROUP = 32;  // elements of the inner axis with one activation scale (and one int4 weight scale)
+
+// Activations of one matrix product, row-major. bf16 rows, or int8 rows with per-group scales.
+struct Activations {
+    uint16_t *bf16 = nullptr;      // [rows, depth]
+    int8_t *codes = nullptr;       // [rows, depth]
+    float *scales = nullptr;       // [rows, depth / GROUP]: x is about code * scale
+    float *sums = nullptr;         // [rows, depth / GROUP]: scale * sum of codes
+    int32_t *comp = nullptr;       // [rows, depth / GROUP]: -128 * sum of codes
+    int64_t depth = 0;             // padded to GROUP with zeros
+};
+
+// One attention problem: query rows of a sequence's KV head over its block table.
+struct AttentionInput {
+    const uint16_t *q;          // bf16 [tokens, q_heads, q_stride] of the whole step
+    const uint8_t *pool;
+    int64_t block_bytes, layer_offset, scale_offset;  // of K of this layer inside a block; V follows; int8 scales
+    const int32_t *table;
+    int32_t block_tokens, head_dim, q_stride, q_heads, kv_heads, kv_head, kv_dtype, window;
+    float scale;
+    int32_t token0;     // first query token of the unit, a row of the step
+    int32_t tokens;     // query tokens
+    int32_t position0;  // position of the first query token
+};
+
+struct Kernels {
+    const char *name;
+    // out[r * stride + c], columns [panel0 * 32, (panel0 + panels) * 32) of x W^T for rows [row0, row0 + rows); no bias.
+    void (*product)(int format, const Activations &x, int64_t row0, int64_t rows, const OctavoMatrix &w, int64_t panel0,
+                    int64_t panels, float *out, int64_t stride);
+    // row of x [width] normalised (weight null: as it is) into row `row` of `out`.
+    void (*norm_row)(const float *x, const float *weight, int64_t width, float eps, int format, Activations &out,
+                     int64_t row);
+    // One group of 32 values, columns [group * 32, ..) of `row`.
+    void (*put_group)(const float *x, int format, Activations &out, int64_t row, int64_t group);
+    // out[i] = act(gate[i]) * up[i], 32 values.
+    void (*act_mul)(const float *gate, const float *up, int activation, float *out);
+    // x[i] += y[i] (+ bias[i]).
+    void (*add)(float *x, const float *y, const float *bias, int64_t count);
+    void (*to_bf16)(const float *x, uint16_t *out, int64_t count);
+    // One head of one token: optional norm, rotation; in place, [head_dim].
+    void (*rotate)(float *head, const float *norm, float eps, const float *cos, const float *sin, int64_t head_dim);
+    // Few queries per sequence: keys [first, last) into a partial result: out [tokens * group, head_dim] unscaled sums,
+    // best and total [tokens * group].
+    void (*attend_few)(const AttentionInput &in, int first, int last, float *out, float *best, float *total, float *scratch);
+    // Many queries: whole context, out [tokens * group, head_dim] finished.
+    void (*attend_many)(const AttentionInput &in, float *out, float *scratch);
+    // Largest of count values and its first index; returns whether all are finite.
+    bool (*argmax)(const float *x, int64_t count, float *best, int64_t *index);
+    double (*read_bytes)(const uint8_t *data, int64_t bytes);
+    double (*burn)(int format, int64_t iterations);  // returns multiply-adds done
+};
+
+int64_t attend_few_scratch(int tokens, int group, int head_dim);   // floats
+int64_t attend_many_scratch(int tokens, int group, int head_dim);  // floats
+
+const Kernels &kernels_avx2();
+const Kernels &kernels_avx512();
+const Kernels &kernels_amx();
+// Which table serves an OctavoIsa.
+const Kernels &kernels_of(int isa);
+
+}  // namespace octavo

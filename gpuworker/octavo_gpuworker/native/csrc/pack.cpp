@@ -1,0 +1,179 @@
+#include "pack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace octavo {
+namespace {
+
+void pack_bf16_column(const float *source, int64_t depth, uint8_t *panel, int64_t column) {
+    auto *out = reinterpret_cast<uint16_t *>(panel);
+    for (int64_t k = 0; k < depth; ++k) out[(k / 2 * 32 + column) * 2 + k % 2] = float_to_bf16(source[k]);
+}
+
+// Symmetric: scale = largest / 127.
+float pack_int8_column(const float *source, int64_t depth, uint8_t *panel, int64_t column) {
+    float largest = 0;
+    for (int64_t k = 0; k < depth; ++k) largest = std::max(largest, std::fabs(source[k]));
+    const float scale = largest > 0 ? largest / 127.0f : 1.0f;
+    for (int64_t k = 0; k < depth; ++k) {
+        const float code = std::nearbyint(source[k] / scale);
+        panel[(k / 4 * 32 + column) * 4 + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
+    }
+    return scale;
+}
+
+void put_int4_code(uint8_t *group, int64_t column, int k, int code) {
+    const int quad = k / 4, half = quad / 4;
+    uint8_t &byte = group[((quad % 4) * 32 + column) * 4 + k % 4];
+    byte = half ? static_cast<uint8_t>((byte & 0x0f) | code << 4) : static_cast<uint8_t>((byte & 0xf0) | code);
+}
+
+int get_int4_code(const uint8_t *group, int64_t column, int k) {
+    const int quad = k / 4;
+    const uint8_t byte = group[((quad % 4) * 32 + column) * 4 + k % 4];
+    return quad / 4 ? byte >> 4 : byte & 0x0f;
+}
+
+void put_int4_scales(uint8_t *group, int64_t column, uint16_t scale, uint16_t offset) {
+    std::memcpy(group + INT4_CODES + column * 2, &scale, 2);
+    std::memcpy(group + INT4_CODES + 64 + column * 2, &offset, 2);
+}
+
+// Least and largest of the group become codes 0 and 15, as Q4_1 does.
+void pack_int4_column(const float *source, int64_t depth, uint8_t *panel, int64_t column) {
+    for (int64_t start = 0; start < depth; start += 32) {
+        uint8_t *group = panel + start / 32 * INT4_GROUP;
+        const auto [low, high] = std::minmax_element(source + start, source + start + 32);
+        const uint16_t scale = float_to_half((*high - *low) / 15.0f), offset = float_to_half(*low);
+        const float step = half_to_float(scale), least = half_to_float(offset);
+        put_int4_scales(group, column, scale, offset);
+        for (int k = 0; k < 32; ++k) {
+            const float code = step > 0 ? std::nearbyint((source[start + k] - least) / step) : 0.0f;
+            put_int4_code(group, column, k, static_cast<int>(std::clamp(code, 0.0f, 15.0f)));
+        }
+    }
+}
+
+}  // namespace
+
+float half_to_float(uint16_t half) {
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+    uint32_t bits;
+    if (exponent == 31) {
+        bits = sign | 0x7f800000 | mantissa << 13;
+    } else if (exponent) {
+        bits = sign | (exponent + 112) << 23 | mantissa << 13;
+    } else {
+        const float value = std::ldexp(static_cast<float>(mantissa), -24);
+        return sign ? -value : value;
+    }
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+// Round to nearest even; beyond the range: infinity.
+uint16_t float_to_half(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+    const float size = std::fabs(value);
+    if (!(size == size)) return sign | 0x7e00;
+    if (size >= 65520.0f) return sign | 0x7c00;
+    if (size < 6.103515625e-05f) return sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(size, 24)));
+    bits &= 0x7fffffff;
+    bits += 0xfff + (bits >> 13 & 1);
+    return sign | static_cast<uint16_t>((bits >> 13) - (112 << 10));
+}
+
+uint16_t float_to_bf16(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
+    return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+float bf16_to_float(uint16_t value) {
+    const uint32_t bits = static_cast<uint32_t>(value) << 16;
+    float result;
+    std::memcpy(&result, &bits, 4);
+    return result;
+}
+
+void unpack_column(int format, const uint8_t *data, const float *scales, int64_t column, int64_t depth, float *out) {
+    const uint8_t *panel = data + column / 32 * panel_bytes(format, depth);
+    const int64_t lane = column % 32;
+    if (format == OCTAVO_BF16) {
+        const auto *values = reinterpret_cast<const uint16_t *>(panel);
+        for (int64_t k = 0; k < depth; ++k) out[k] = bf16_to_float(values[(k / 2 * 32 + lane) * 2 + k % 2]);
+    } else if (format == OCTAVO_INT8) {
+        const float scale = scales[column];
+        for (int64_t k = 0; k < depth; ++k)
+            out[k] = static_cast<float>(static_cast<int>(panel[(k / 4 * 32 + lane) * 4 + k % 4]) - 128) * scale;
+    } else {
+        for (int64_t start = 0; start < depth; start += 32) {
+            const uint8_t *group = panel + start / 32 * INT4_GROUP;
+            uint16_t scale, offset;
+            std::memcpy(&scale, group + INT4_CODES + lane * 2, 2);
+            std::memcpy(&offset, group + INT4_CODES + 64 + lane * 2, 2);
+            for (int k = 0; k < 32; ++k)
+                out[start + k] =
+                    half_to_float(scale) * static_cast<float>(get_int4_code(group, lane, k)) + half_to_float(offset);
+        }
+    }
+}
+
+}  // namespace octavo
+
+using namespace octavo;
+
+int64_t octavo_packed_bytes(int32_t format, int64_t columns, int64_t depth) {
+    if (format < OCTAVO_BF16 || format > OCTAVO_INT4 || columns < 1 || depth < 1) return -1;
+    return (columns + 31) / 32 * panel_bytes(format, (depth + 31) / 32 * 32);
+}
+
+int32_t octavo_pack(int32_t format, const float *source, int64_t rows, int64_t depth, int64_t column0, int64_t columns,
+                    int64_t padded_depth, uint8_t *data, float *scales) {
+    if (column0 < 0 || rows < 0 || column0 + rows > columns || depth > padded_depth || padded_depth % 32) return -1;
+    std::vector<float> padded(padded_depth, 0.0f);
+    for (int64_t row = 0; row < rows; ++row) {
+        std::copy_n(source + row * depth, depth, padded.data());
+        const int64_t column = column0 + row;
+        uint8_t *panel = data + column / 32 * panel_bytes(format, padded_depth);
+        if (format == OCTAVO_BF16) pack_bf16_column(padded.data(), padded_depth, panel, column % 32);
+        if (format == OCTAVO_INT8) scales[column] = pack_int8_column(padded.data(), padded_depth, panel, column % 32);
+        if (format == OCTAVO_INT4) pack_int4_column(padded.data(), padded_depth, panel, column % 32);
+    }
+    return 0;
+}
+
+int32_t octavo_pack_gguf_int4(int32_t type, const uint8_t *source, int64_t rows, int64_t depth, int64_t column0,
+                              int64_t columns, int64_t padded_depth, uint8_t *data) {
+    if ((type != 2 && type != 3) || depth % 32 || depth > padded_depth || column0 < 0 || column0 + rows > columns) return -1;
+    const int64_t head = type == 3 ? 4 : 2;
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t column = column0 + row;
+        uint8_t *panel = data + column / 32 * panel_bytes(OCTAVO_INT4, padded_depth);
+        for (int64_t start = 0; start < depth; start += 32, source += head + 16) {
+            uint8_t *group = panel + start / 32 * INT4_GROUP;
+            uint16_t scale, offset;
+            std::memcpy(&scale, source, 2);
+            std::memcpy(&offset, source + 2, 2);
+            if (type == 2) offset = float_to_half(-8.0f * half_to_float(scale));
+            put_int4_scales(group, column % 32, scale, offset);
+            for (int k = 0; k < 32; ++k) {
+                const uint8_t byte = source[head + k % 16];
+                put_int4_code(group, column % 32, k, k < 16 ? byte & 0x0f : byte >> 4);
+            }
+        }
+    }
+    return 0;
+}
+
+void octavo_unpack(int32_t format, const uint8_t *data, const float *scales, int64_t columns, int64_t depth, float *out) {
+    for (int64_t column = 0; column < columns; ++column)
+        unpack_column(format, data, scales, column, depth, out + column * depth);
+}

@@ -1,0 +1,177 @@
+// Row operations over V: norms, quantization of activations, gated activations, rotation. Included once per instruction set.
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace ISA {
+
+using octavo::Activations;
+using octavo::GROUP;
+
+// exp by 2^n * polynomial (Cephes' expf), within 2 units in the last place; below -87: 0.
+inline V exp(V x) {
+    const V n = round(x * set1(1.44269504088896341f));
+    V r = fma(n, set1(-0.693359375f), x);
+    r = fma(n, set1(2.12194440e-4f), r);
+    V p = set1(1.9875691500e-4f);
+    for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+        p = fma(p, r, set1(c));
+    p = fma(p * r, r, r + set1(1.0f));
+    return scale_by_power(p, max(n, set1(-127.0f)));
+}
+
+// The last count < 16 floats in a register, zeros behind them.
+inline V load_some(const float *x, int64_t count) {
+    float padded[16] = {};
+    std::memcpy(padded, x, static_cast<size_t>(count) * 4);
+    return load(padded);
+}
+inline void store_some(float *x, V value, int64_t count) {
+    float padded[16];
+    store(padded, value);
+    std::memcpy(x, padded, static_cast<size_t>(count) * 4);
+}
+
+// Quantizes 32 values: scale = largest / 127, codes rounded to nearest even.
+inline void put_group(const float *x, int format, Activations &out, int64_t row, int64_t group) {
+    if (format == OCTAVO_BF16) {
+        uint16_t *to = out.bf16 + row * out.depth + group * GROUP;
+        store_bf16(to, load(x));
+        store_bf16(to + 16, load(x + 16));
+        return;
+    }
+    const V a = load(x), b = load(x + 16);
+    const float largest = highest(max(abs(a), abs(b)));
+    const float scale = largest > 0 ? largest / 127.0f : 1.0f;
+    const V step = set1(scale), low = set1(-127.0f), high = set1(127.0f);
+    const V first = min(max(round(a / step), low), high), second = min(max(round(b / step), low), high);
+    int8_t *to = out.codes + row * out.depth + group * GROUP;
+    store_i8(to, first);
+    store_i8(to + 16, second);
+    const float codes = sum(first) + sum(second);  // whole numbers below 2^24: exact
+    const int64_t at = row * (out.depth / GROUP) + group;
+    const float check = sum(fma(a, zero(), b * zero()));  // NaN where a value is not finite: it must show in the logits
+    out.scales[at] = scale + check;
+    out.sums[at] = scale * codes;
+    out.comp[at] = -128 * static_cast<int32_t>(codes);
+}
+
+inline void norm_row(const float *x, const float *weight, int64_t width, float eps, int format, Activations &out,
+                     int64_t row) {
+    float scale = 1.0f;
+    if (weight) {
+        V squares[2] = {zero(), zero()};
+        int64_t i = 0;
+        for (; i + 32 <= width; i += 32)
+            for (int half = 0; half < 2; ++half) {
+                const V value = load(x + i + half * 16);
+                squares[half] = fma(value, value, squares[half]);
+            }
+        float total = sum(squares[0] + squares[1]);
+        for (; i < width; ++i) total += x[i] * x[i];
+        scale = 1.0f / std::sqrt(total / static_cast<float>(width) + eps);
+    }
+    const V factor = set1(scale);
+    float values[GROUP];
+    for (int64_t start = 0; start < out.depth; start += GROUP) {
+        if (start + GROUP <= width) {
+            for (int half = 0; half < 2; ++half) {
+                V value = load(x + start + half * 16);
+                if (weight) value = value * factor * load(weight + start + half * 16);
+                store(values + half * 16, value);
+            }
+        } else {
+            for (int64_t i = 0; i < GROUP; ++i) {
+                const bool inside = start + i < width;
+                values[i] = inside ? x[start + i] * (weight ? scale * weight[start + i] : 1.0f) : 0.0f;
+            }
+        }
+        put_group(values, format, out, row, start / GROUP);
+    }
+}
+
+inline V silu(V x) { return x / (set1(1.0f) + exp(zero() - x)); }
+
+// tanh(y) = 1 - 2 / (exp(2 y) + 1), with 2 y kept where exp is finite.
+inline V gelu_tanh(V x) {
+    const V y = set1(1.5957691216057308f) * fma(set1(0.044715f) * x * x, x, x);
+    const V power = exp(min(max(y, set1(-80.0f)), set1(80.0f)));
+    return x * power / (power + set1(1.0f));
+}
+
+inline void act_mul(const float *gate, const float *up, int activation, float *out) {
+    for (int half = 0; half < 32; half += 16) {
+        const V g = load(gate + half);
+        store(out + half, (activation == OCTAVO_SILU ? silu(g) : gelu_tanh(g)) * load(up + half));
+    }
+}
+
+inline void add(float *x, const float *y, const float *bias, int64_t count) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        const V value = bias ? load(y + i) + load(bias + i) : load(y + i);
+        store(x + i, load(x + i) + value);
+    }
+    for (; i < count; ++i) x[i] += bias ? y[i] + bias[i] : y[i];
+}
+
+inline void to_bf16(const float *x, uint16_t *out, int64_t count) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) store_bf16(out + i, load(x + i));
+    if (i == count) return;
+    uint16_t rest[16];
+    store_bf16(rest, load_some(x + i, count - i));
+    std::memcpy(out + i, rest, static_cast<size_t>(count - i) * 2);
+}
+
+// Halves are the pairs (GPT-NeoX order).
+inline void rotate(float *head, const float *norm, float eps, const float *cos, const float *sin, int64_t head_dim) {
+    if (norm) {
+        float total = 0;
+        V squares = zero();
+        int64_t i = 0;
+        for (; i + 16 <= head_dim; i += 16) squares = fma(load(head + i), load(head + i), squares);
+        for (; i < head_dim; ++i) total += head[i] * head[i];
+        const float scale = 1.0f / std::sqrt((total + sum(squares)) / static_cast<float>(head_dim) + eps);
+        for (i = 0; i < head_dim; ++i) head[i] = head[i] * scale * norm[i];
+    }
+    const int64_t half = head_dim / 2;
+    int64_t i = 0;
+    for (; i + 16 <= half; i += 16) {
+        const V a = load(head + i), b = load(head + half + i), c = load(cos + i), s = load(sin + i);
+        store(head + i, a * c - b * s);
+        store(head + half + i, fma(a, s, b * c));
+    }
+    for (; i < half; ++i) {
+        const float a = head[i], b = head[half + i];
+        head[i] = a * cos[i] - b * sin[i];
+        head[half + i] = a * sin[i] + b * cos[i];
+    }
+}
+
+inline bool argmax(const float *x, int64_t count, float *best, int64_t *index) {
+    V most = set1(-INFINITY), check = zero();
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        const V value = load(x + i);
+        most = max(most, value);
+        check = fma(value, zero(), check);  // NaN once a value is not finite
+    }
+    float top = highest(most), finite = sum(check);
+    for (int64_t j = i; j < count; ++j) {
+        if (x[j] > top) top = x[j];
+        finite += x[j] * 0.0f;
+    }
+    *best = top;
+    *index = 0;
+    for (int64_t j = 0; j < count; ++j)
+        if (x[j] == top) {
+            *index = j;
+            break;
+        }
+    return finite == 0.0f;
+}
+
+}  // namespace ISA

@@ -1,0 +1,141 @@
+// Attention of a step: how it is cut into units, and the merging of their partial results.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "step.h"
+
+namespace octavo {
+namespace {
+
+constexpr int FEW_TOKENS = 4;    // new tokens of a sequence up to which keys are read row by row
+constexpr int SPLIT_KEYS = 256;  // keys of one unit with few queries; fixed, so that the sums do not depend on the threads
+constexpr int QUERY_ROWS = 96;   // query rows of one unit with many
+
+}  // namespace
+
+void Step::plan_attention() {
+    attends_.clear();
+    int64_t problems = 0, parts = 0;
+    for (int s = 0; s < batch_.sequences; ++s) {
+        const int new_tokens = batch_.query_start[s + 1] - batch_.query_start[s];
+        if (new_tokens == 0) continue;
+        if (new_tokens > FEW_TOKENS) {
+            plan_prefill(s, new_tokens);
+        } else {
+            plan_decodes(s, new_tokens, problems, parts);
+        }
+    }
+    if (problems > finished_capacity_) {
+        finished_capacity_ = problems * 2;
+        finished_ = std::make_unique<std::atomic<int>[]>(finished_capacity_);
+    }
+    // Longest first: what is left over at the end of the phase is short.
+    std::stable_sort(attends_.begin(), attends_.end(), [](const AttendUnit &a, const AttendUnit &b) {
+        return static_cast<int64_t>(a.tokens) * (a.last - a.first) > static_cast<int64_t>(b.tokens) * (b.last - b.first);
+    });
+    for (int64_t i = 0; i < problems; ++i) finished_[i].store(0, std::memory_order_relaxed);
+    part_out_.ensure(parts * config_.head_dim);
+    part_best_.ensure(parts);
+    part_total_.ensure(parts);
+}
+
+// Spans are cut for full attention; a layer with a window passes over those it does not see.
+void Step::plan_decodes(int s, int new_tokens, int64_t &problems, int64_t &parts) {
+    const int group = config_.q_heads / config_.kv_heads, context = batch_.context_len[s];
+    const int splits = (context + SPLIT_KEYS - 1) / SPLIT_KEYS;
+    for (int head = 0; head < config_.kv_heads; ++head, ++problems)
+        for (int split = 0; split < splits; ++split) {
+            const int first = split * SPLIT_KEYS, last = std::min(context, first + SPLIT_KEYS);
+            attends_.push_back({s, head, batch_.query_start[s], new_tokens, first, last, split, splits,
+                                static_cast<int>(problems), parts});
+            parts += static_cast<int64_t>(new_tokens) * group;
+        }
+}
+
+void Step::plan_prefill(int s, int new_tokens) {
+    const int group = config_.q_heads / config_.kv_heads, step = std::max(4, QUERY_ROWS / group);
+    const int start = batch_.context_len[s] - new_tokens;
+    for (int head = 0; head < config_.kv_heads; ++head)
+        for (int token = 0; token < new_tokens; token += step) {
+            const int tokens = std::min(step, new_tokens - token);
+            attends_.push_back({s, head, batch_.query_start[s] + token, tokens, 0, start + token + tokens, 0, 0, 0, 0});
+        }
+}
+
+void Step::attend(int layer, int index, Thread &thread) {
+    const AttendUnit &unit = attends_[index];
+    const int s = unit.sequence, group = config_.q_heads / config_.kv_heads;
+    const int start = batch_.context_len[s] - (batch_.query_start[s + 1] - batch_.query_start[s]);
+    const AttentionInput in{
+        q_.get(),
+        pool_,
+        block_bytes_,
+        layer * kv_layer_bytes_,
+        kv_values_bytes_ + 2LL * layer * config_.kv_heads * config_.block_tokens * 4,
+        batch_.block_tables + static_cast<int64_t>(s) * batch_.table_stride,
+        config_.block_tokens,
+        config_.head_dim,
+        static_cast<int32_t>(wide_),
+        config_.q_heads,
+        config_.kv_heads,
+        unit.kv_head,
+        config_.kv_dtype,
+        layers_[layer].window,
+        config_.attention_scale,
+        unit.token0,
+        unit.tokens,
+        start + unit.token0 - batch_.query_start[s],
+    };
+    const int rows = unit.tokens * group;
+    if (unit.splits == 0) {
+        float *out = thread.tile.ensure(static_cast<int64_t>(rows) * config_.head_dim);
+        kernels_.attend_many(in, out, thread.scratch.ensure(attend_many_scratch(unit.tokens, group, static_cast<int>(wide_))));
+        for (int r = 0; r < rows; ++r)
+            put_attended(unit.token0 + r / group, unit.kv_head * group + r % group, out + r * config_.head_dim);
+        return;
+    }
+    const int seen = in.window > 0 ? std::max(unit.first, in.position0 - in.window + 1) : unit.first;
+    kernels_.attend_few(in, std::min(seen, unit.last), unit.last, part_out_.get() + unit.part * config_.head_dim,
+                        part_best_.get() + unit.part, part_total_.get() + unit.part,
+                        thread.scratch.ensure(attend_few_scratch(unit.tokens, group, static_cast<int>(wide_))));
+    // The last one to finish merges; the order of the sums is the spans' own.
+    if (finished_[unit.problem].fetch_add(1, std::memory_order_acq_rel) + 1 == unit.splits) {
+        finished_[unit.problem].store(0, std::memory_order_relaxed);
+        merge(unit, thread);
+    }
+}
+
+void Step::merge(const AttendUnit &unit, Thread &thread) {
+    const int group = config_.q_heads / config_.kv_heads, rows = unit.tokens * group, width = config_.head_dim;
+    const int64_t part = unit.part - static_cast<int64_t>(unit.split) * rows;
+    float *out = thread.tile.ensure(width);
+    for (int r = 0; r < rows; ++r) {
+        float best = -INFINITY, total = 0;
+        for (int split = 0; split < unit.splits; ++split) best = std::max(best, part_best_.get()[part + split * rows + r]);
+        std::fill(out, out + width, 0.0f);
+        for (int split = 0; split < unit.splits; ++split) {
+            const int64_t at = part + split * rows + r;
+            const float share = part_best_.get()[at] == -INFINITY ? 0.0f : std::exp(part_best_.get()[at] - best);
+            total += part_total_.get()[at] * share;
+            const float *from = part_out_.get() + at * width;
+            if (share > 0)
+                for (int d = 0; d < width; ++d) out[d] += from[d] * share;
+        }
+        const float norm = 1.0f / total;
+        for (int d = 0; d < width; ++d) out[d] *= norm;
+        put_attended(unit.token0 + r / group, unit.kv_head * group + r % group, out);
+    }
+}
+
+void Step::put_attended(int64_t row, int64_t head, const float *values) {
+    Activations &out = attended_.view;
+    if (config_.format == OCTAVO_BF16) {
+        kernels_.to_bf16(values, out.bf16 + row * out.depth + head * config_.head_dim, config_.head_dim);
+        return;
+    }
+    for (int64_t group = 0; group < config_.head_dim / GROUP; ++group)
+        kernels_.put_group(values + group * GROUP, config_.format, out, row, head * (config_.head_dim / GROUP) + group);
+}
+
+}  // namespace octavo

@@ -1,0 +1,76 @@
+"""Loads the library: the one installed beside this file, else one built once into the user's cache."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from octavo_gpuworker.native import abi
+from octavo_gpuworker.native.build import BuildError, build, library_name, unavailable
+
+Isa = Literal["auto", "amx", "avx512", "avx2"]
+ISA_CODES: Final[dict[str, int]] = {"auto": 0, "avx2": 1, "avx512": 2, "amx": 3}
+
+
+class NativeUnavailable(RuntimeError):
+    """The native kernels cannot be used here: one line that says why; the torch path serves then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The loaded library and where it came from."""
+
+    handle: ctypes.CDLL
+    path: Path
+
+    @property
+    def isas(self) -> tuple[str, ...]:
+        """What this CPU runs, best first: of amx, avx512, avx2."""
+        bits = self.handle.octavo_isas()
+        return tuple(name for name, code in reversed(ISA_CODES.items()) if code and bits >> code & 1)
+
+
+def default_cache() -> Path:
+    """Where libraries and packed weights are kept between starts: ~/.cache/octavo/native."""
+    return Path.home() / ".cache" / "octavo" / "native"
+
+
+def load_library(cache: Path | None = None, *, path: Path | None = None) -> Library:
+    """The library at `path`, or the installed one, or one built into `cache`. NativeUnavailable: it cannot be built or run.
+
+    Loading twice is cheap: the dynamic linker keeps one copy per file.
+    """
+    if reason := unavailable():
+        raise NativeUnavailable(reason)
+    found = path or _find_or_build(cache or default_cache())
+    try:
+        handle = ctypes.CDLL(str(found))
+    except OSError as error:
+        raise NativeUnavailable(f"{found} cannot be loaded ({error}); delete it") from error
+    abi.declare(handle)
+    if handle.octavo_abi() != abi.ABI:
+        raise NativeUnavailable(f"{found} has ABI {handle.octavo_abi()}, expected {abi.ABI}; delete it")
+    library = Library(handle, found)
+    if not library.isas:
+        raise NativeUnavailable("this CPU has no AVX2 with FMA")
+    return library
+
+
+def _find_or_build(cache: Path) -> Path:
+    name = library_name()
+    installed = Path(__file__).parent / name
+    if installed.is_file():
+        return installed
+    built = cache / name
+    if built.is_file():
+        return built
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / "build.lock").open("w") as lock:  # two workers that start together compile once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return built if built.is_file() else build(cache)
+    except (BuildError, OSError) as error:
+        raise NativeUnavailable(f"the library is not installed and cannot be built: {error}") from error

@@ -1,0 +1,40 @@
+"""The kvstore's metrics: what docs/metrics.md lists of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from octavo.rpc.instruments import Instrument
+
+PREFIX: Final = "octavo_kvstore_"
+_TIER: Final = ("tier",)
+
+TIERS: Final = (
+    Instrument(PREFIX + "tier_capacity_bytes", "gauge", "Bytes a tier may hold.", _TIER),
+    Instrument(PREFIX + "tier_used_bytes", "gauge", "Bytes a tier holds.", _TIER),
+    Instrument(PREFIX + "tier_keys", "gauge", "Blocks a tier holds.", _TIER),
+    Instrument(PREFIX + "tier_hits", "counter", "Blocks found and intact.", _TIER),
+    Instrument(PREFIX + "tier_misses", "counter", "Blocks not found, or not intact.", _TIER),
+    Instrument(PREFIX + "tier_corrupt", "counter", "Records that failed their check and were forgotten.", _TIER),
+    Instrument(PREFIX + "tier_evicted", "counter", "Blocks evicted because the tier was full.", _TIER),
+    Instrument(PREFIX + "tier_refused", "counter", "Blocks for which no room could be made.", _TIER),
+)
+"""One figure per tier, named as the fields of TierStats."""
+
+STORE: Final = (
+    Instrument(PREFIX + "held_keys", "gauge", "Blocks held in any tier."),
+    Instrument(PREFIX + "leases", "gauge", "Transfers that pin blocks."),
+    Instrument(PREFIX + "write_behind_bytes", "gauge", "Payload bytes waiting for the NVMe tier."),
+    Instrument(PREFIX + "events", "counter", "Changes of what is held, as told to the scheduler."),
+    Instrument(PREFIX + "corrupt_puts", "counter", "Blocks refused because their payload lacked its checksum."),
+    Instrument(PREFIX + "write_behind_written", "counter", "Blocks written to the NVMe tier behind a put."),
+    Instrument(
+        PREFIX + "write_behind_dropped", "counter", "Blocks not written for lack of room in the queue, or at the end."
+    ),
+    Instrument(PREFIX + "write_behind_refused", "counter", "Blocks that the NVMe tier did not take."),
+    Instrument(PREFIX + "promotions", "counter", "Blocks lifted into DRAM by a read from below."),
+    Instrument(PREFIX + "demotions", "counter", "Blocks that left DRAM and are still held below."),
+)
+"""Figures of the store as a whole, named as in `Store.counters`."""
+
+TABLE: Final = TIERS + STORE

@@ -1,0 +1,144 @@
+"""The scheduler's metrics: what docs/metrics.md lists of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from octavo.rpc.instruments import (
+    DURATION_BUCKETS,
+    LENGTH_BUCKETS,
+    RATIO_BUCKETS,
+    SHORT_BUCKETS,
+    TTFT_BUCKETS,
+    Instrument,
+)
+
+PREFIX: Final = "octavo_scheduler_"
+
+CELL_COUNTERS: Final = (
+    ("preemptions", "Sequences stopped to give their blocks to others."),
+    ("recomputed_tokens", "Tokens prefilled again after a preemption or the loss of a worker."),
+    ("evicted_blocks", "Cached blocks taken for others because the pool was full."),
+    ("offloaded_blocks", "Blocks copied to a kvstore."),
+    ("loads_started", "Loads ordered from a kvstore."),
+    ("loaded_blocks", "Blocks that loads brought."),
+    ("wasted_load_blocks", "Blocks that loads brought for a sequence that had left meanwhile."),
+    ("prefix_hit_tokens", "Prompt tokens whose KV was in the pool at an admission."),
+    ("tier_hit_tokens", "Prompt tokens whose KV came from a kvstore."),
+    ("prefill_tokens", "Prompt tokens computed."),
+    ("decode_tokens", "Decode positions computed."),
+    ("steps", "Forward passes of all workers."),
+    ("mixed_steps", "Forward passes with both prefill and decode."),
+    ("starved_steps", "Reports in which a sequence lacked a block."),
+    ("reports", "Reports of workers."),
+    ("requests_submitted", "Submits received, resubmits included."),
+    ("requests_attached", "Submits and attaches that found a live or stored request."),
+    ("requests_finished", "Requests that finished."),
+    ("requests_cancelled", "Requests that were cancelled."),
+    ("requests_failed", "Requests that failed."),
+    ("requests_rejected", "Requests that were refused before any work."),
+    ("requests_deadline", "Requests whose deadline passed."),
+    ("worker_losses", "Workers lost while they had work, or without a drain."),
+    ("workers_drained", "Workers that left after a drain."),
+    ("protocol_errors", "Reports that contradict the orders; each costs a worker's epoch."),
+)
+"""Counters of the core: name in GetStatus and, with the prefix, in Prometheus."""
+
+CELL_GAUGES: Final = (
+    ("requests_waiting", "Requests in the queue."),
+    ("queue_prompt_tokens", "Prompt tokens of the requests in the queue."),
+    ("queue_blocks", "KV blocks that the queue's prompts would take, nothing shared."),
+    ("queue_work_seconds", "Predicted prefill time of the queue, on one worker, nothing cached."),
+    ("queue_age_p50_seconds", "Median age of the requests in the queue."),
+    ("queue_age_max_seconds", "Age of the oldest request in the queue."),
+    ("requests_running", "Requests with a sequence on a worker."),
+    ("workers", "Workers that are connected."),
+    ("blocks", "KV blocks of all pools, null blocks not counted."),
+    ("blocks_free", "Blocks that no sequence and no transfer holds; cached ones count."),
+    ("blocks_cached", "Blocks that only the prefix index holds."),
+    ("blocks_used", "Blocks held by sequences or transfers."),
+    ("blocks_shared", "Holds of sequences beyond the first on a block: what sharing saves now."),
+    ("blocks_leaked", "Blocks whose holders are unknown; an audit that must stay 0."),
+    ("unused_positions", "Positions in granted blocks that hold no token (fragmentation and grants ahead)."),
+    ("reserved_unused_tokens", "The same, and what is reserved for growth."),
+    ("cancel_latency_us_last", "Latest cancel: microseconds to its last block back."),
+    ("registry_bytes", "Memory of the finished requests kept for replay."),
+    ("registry_names", "Names under which requests can be found."),
+)
+
+WORKER_GAUGES: Final = (
+    ("worker_running", "Sequences on the worker: its load."),
+    ("worker_blocks_free", "Free blocks of the worker's pool; cached ones count."),
+    ("worker_backlog_tokens", "Tokens that its sequences have still to prefill."),
+    ("worker_step_seconds", "Running mean of the time of a step."),
+    ("worker_step_prediction_error_ratio", "Running mean of |observed - predicted| / predicted step time."),
+)
+
+LEDGER: Final = (
+    ("ledger_entries", "Entries of the ledger."),
+    ("ledger_saved_ms", "Milliseconds saved, as the cost model estimates."),
+    ("ledger_cost_ms", "Milliseconds spent."),
+    ("ledger_saved_bytes", "Bytes not computed or moved."),
+    ("ledger_cost_bytes", "Bytes moved."),
+)
+
+SCRAPED: Final = (
+    *(Instrument(PREFIX + name, "counter", text) for name, text in CELL_COUNTERS),
+    Instrument(PREFIX + "busy_seconds", "counter", "Step time of all workers by phase, as predicted.", ("phase",)),
+    *(Instrument(PREFIX + name, "gauge", text) for name, text in CELL_GAUGES),
+    *(Instrument(PREFIX + name, "gauge", text, ("worker",)) for name, text in WORKER_GAUGES),
+    *(Instrument(PREFIX + name, "counter", text, ("technique",)) for name, text in LEDGER),
+)
+"""Read from the core when they are scraped."""
+
+OBSERVED: Final = (
+    Instrument(
+        PREFIX + "requests_ended",
+        "counter",
+        "Requests by outcome, reason and SLO class.",
+        ("outcome", "reason", "slo_class"),
+    ),
+    Instrument(
+        PREFIX + "queue_seconds",
+        "histogram",
+        "Submit to the first admission, or to the end of a request that was never admitted.",
+        ("prompt", "outcome"),
+        DURATION_BUCKETS,
+    ),
+    Instrument(
+        PREFIX + "preempted_seconds", "histogram", "Waits after a residency ended early.", ("reason",), DURATION_BUCKETS
+    ),
+    Instrument(PREFIX + "kv_load_seconds", "histogram", "Loads from a kvstore, by tier.", ("tier",), SHORT_BUCKETS),
+    Instrument(PREFIX + "kv_load_bytes", "counter", "Bytes that loads brought, by tier.", ("tier",)),
+    Instrument(
+        PREFIX + "cancel_seconds", "histogram", "Cancel or deadline to the last block back.", ("reason",), SHORT_BUCKETS
+    ),
+    Instrument(
+        PREFIX + "hit_length_tokens",
+        "histogram",
+        "Cached prompt tokens of a request that had any, by the tier they came from.",
+        ("tier",),
+        LENGTH_BUCKETS,
+    ),
+    Instrument(
+        PREFIX + "prompt_tokens", "counter", "Prompt tokens of ended requests: all, and reused by tier.", ("source",)
+    ),
+    Instrument(
+        PREFIX + "first_token_seconds",
+        "histogram",
+        "Submit to first token, of prompts with a cached part (hit) and without (miss).",
+        ("cache",),
+        TTFT_BUCKETS,
+    ),
+    Instrument(
+        PREFIX + "output_prediction_error_ratio",
+        "histogram",
+        "|predicted - actual| / actual output tokens of finished requests.",
+        (),
+        RATIO_BUCKETS,
+    ),
+    Instrument(PREFIX + "attempts", "counter", "Residencies that ended before their request did.", ("reason",)),
+)
+"""Fed by the facts of the core."""
+
+TABLE: Final = SCRAPED + OBSERVED

@@ -1,0 +1,99 @@
+"""Goodput by class and cause, vLLM's names, and a table that is wholly there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import prometheus_client
+import pytest
+from octavo.errors import Cancelled, DeadlineExceeded
+from octavo_gateway.instruments import TABLE
+from octavo_gateway.metrics import GatewayMetrics
+from octavo_gateway.requests import Cost
+from octavo_gateway.ttft import TtftParts
+
+CLASSES = {"default": {"ttft_ms": 100.0, "itl_p99_ms": 50.0}, "batch": {}}
+
+
+def ended(**given: Any) -> Any:
+    """An ended request as the metrics see it."""
+    values = {
+        "finished": True, "error": None, "outcome": "finished", "cached_tokens": 0, "completion_tokens": 100,
+        "received": 10.0, "first_token": 10.05, "last_token": 11.0, "completed": 11.1, "gap_tokens": 99, "late_tokens": 0,
+        "longest_gap_s": 0.02, "admitted": SimpleNamespace(prompt_ids=[1] * 200, slo_class=""), "parts": TtftParts(queue_us=50_000), "cost": Cost(),
+    }  # fmt: skip
+    values |= given
+    parts = values.pop("parts")
+    return SimpleNamespace(**values, ttft_parts=lambda: (parts, 0) if parts else None)
+
+
+@pytest.fixture
+def metrics() -> tuple[GatewayMetrics, prometheus_client.CollectorRegistry]:
+    registry = prometheus_client.CollectorRegistry()
+    return GatewayMetrics(registry, lambda: 0, CLASSES, "default", "smollm2"), registry
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "cause"),
+    [
+        ({}, "met", ""),
+        ({"first_token": 10.2}, "missed", "queue"),
+        ({"first_token": 10.2, "parts": TtftParts(prefill_us=150_000, queue_us=1)}, "missed", "prefill"),
+        ({"first_token": 10.2, "parts": None}, "missed", "ttft"),
+        ({"late_tokens": 1, "gap_tokens": 100}, "met", ""),
+        ({"late_tokens": 2, "gap_tokens": 100}, "missed", "itl"),
+        (
+            {"finished": False, "outcome": "deadline", "error": DeadlineExceeded("x", reason="evicted-deadline")},
+            "missed",
+            "deadline",
+        ),
+    ],
+)
+def test_goodput_says_what_a_miss_was_missed_by(metrics: Any, given: dict[str, Any], result: str, cause: str) -> None:
+    counted, registry = metrics
+    counted.ended(ended(**given))
+    labels = {"slo_class": "default", "result": result, "cause": cause}
+    assert registry.get_sample_value("octavo_gateway_slo_requests_total", labels) == 1
+
+
+def test_a_cancelled_request_is_not_judged_and_a_class_without_targets_is_met(metrics: Any) -> None:
+    counted, registry = metrics
+    counted.ended(ended(finished=False, outcome="cancelled", error=Cancelled("x", reason="client_cancel")))
+    batch = SimpleNamespace(prompt_ids=[1], slo_class="batch")
+    counted.ended(ended(first_token=99.0, admitted=batch))
+    text = prometheus_client.generate_latest(registry).decode()
+    judged = [line for line in text.splitlines() if line.startswith("octavo_gateway_slo_requests_total{")]
+    assert judged == ['octavo_gateway_slo_requests_total{cause="",result="met",slo_class="batch"} 1.0']
+
+
+def test_lengths_are_classes(metrics: Any) -> None:
+    counted, registry = metrics
+    counted.ended(ended())
+    name = "octavo_gateway_time_per_output_token_seconds"
+    assert registry.get_sample_value(f"{name}_count", {"prompt": "1k", "output": "128"}) == 1
+    assert registry.get_sample_value(f"{name}_sum", {"prompt": "1k", "output": "128"}) == pytest.approx(0.95 / 99)
+
+
+def test_routers_find_the_names_they_read(metrics: Any) -> None:
+    counted, registry = metrics
+    for blocks in (100, 200):  # a fleet that grows leaves no second cache_config_info behind
+        counted.cell_load(
+            SimpleNamespace(
+                requests_waiting=3, requests_running=4, blocks_total=blocks, blocks_free=blocks // 4, block_tokens=16
+            )
+        )
+    text = prometheus_client.generate_latest(registry).decode()
+    lines = [line for line in text.splitlines() if line.startswith("vllm:")]
+    assert 'vllm:num_requests_waiting{model_name="smollm2"} 3.0' in lines
+    assert 'vllm:num_requests_running{model_name="smollm2"} 4.0' in lines
+    assert 'vllm:kv_cache_usage_perc{model_name="smollm2"} 0.75' in lines
+    configs = [line for line in lines if line.startswith("vllm:cache_config_info")]
+    assert configs == ['vllm:cache_config_info{block_size="16",model_name="smollm2",num_gpu_blocks="200"} 1.0']
+    assert any(line.startswith("vllm:lora_requests_info{") for line in lines)
+
+
+def test_every_instrument_of_the_table_is_registered(metrics: Any) -> None:
+    _counted, registry = metrics
+    names = {family.name for family in registry.collect()}
+    assert {item.name for item in TABLE} <= names

@@ -1,0 +1,59 @@
+"""What a step costs at least, and which peak it came closer to."""
+
+from __future__ import annotations
+
+import pytest
+from octavo_gpuworker.orders import Report
+from octavo_gpuworker.peaks import measure_host_peaks
+from octavo_gpuworker.stepwork import ModelWork, Peaks, Work, WorkLog, work_of
+
+MODEL = ModelWork(weight_bytes=2000, parameters=1000, head_parameters=200, attention_width=8, kv_token_bytes=10)
+
+
+def decode(context: int, steps: int = 1, seqs: int = 1) -> Report:
+    return Report(
+        steps=steps, slots=list(range(seqs)), tokens=[[1] * steps] * seqs, computed_len=[context] * seqs,
+        decode_seqs=seqs, forward_us=1000 * steps,
+    )  # fmt: skip
+
+
+def test_a_decode_step_reads_all_weights_and_its_context() -> None:
+    work = work_of(decode(100), MODEL)
+    assert work.bytes == 2000 + 10 * 100
+    assert work.flops == 2 * 800 + 2 * 200 + 4 * 8 * 100
+    assert work.seconds == pytest.approx(1e-3)
+
+
+def test_steps_and_sequences_multiply_what_they_must() -> None:
+    one, many = work_of(decode(100), MODEL), work_of(decode(100, steps=5, seqs=4), MODEL)
+    assert many.bytes == 5 * (2000 + 4 * 10 * 100), "weights once per step, however many sequences"
+    assert many.flops == 5 * 4 * one.flops
+
+
+def test_a_prefill_multiplies_without_reading_more_weights() -> None:
+    report = Report(steps=1, slots=[0], tokens=[[1]], computed_len=[64], prefill_tokens=64, forward_us=1000)
+    work = work_of(report, MODEL)
+    assert work.bytes == 2000 + 10 * 64
+    assert work.flops == 2 * 800 * 64 + 2 * 200 + 4 * 8 * 64 * 64 / 2
+
+
+@pytest.mark.parametrize(
+    ("read_bytes", "flops", "bound"), [(90, 10, "memory"), (30, 60, "compute"), (19, 10, "host"), (0, 0, "host")]
+)
+def test_the_bound_is_the_larger_share_of_a_peak(read_bytes: float, flops: float, bound: str) -> None:
+    assert Work(1.0, read_bytes, flops).bound(Peaks(100, 100)) == bound
+
+
+def test_the_log_tells_the_work_within_a_time() -> None:
+    log = WorkLog()
+    for at in (10, 20, 30):
+        log.add(at, Work(1.0, at, 2 * at))
+    assert log.between(10, 30) == Work(2.0, 50, 100)
+    assert log.between(0, 10) == Work(1.0, 10, 20)
+    assert log.between(30, 99) == Work()
+    assert log.between(11, 19) == Work()
+
+
+def test_peaks_of_this_host_are_positive() -> None:
+    peaks = measure_host_peaks()
+    assert peaks.bytes_per_s > 1e8 and peaks.flops_per_s > 1e8
