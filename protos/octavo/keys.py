@@ -28,9 +28,11 @@ def block_key(parent: bytes, tokens: Sequence[int], extra: bytes = b"") -> bytes
 
 def extend_keys(parent: bytes, tokens: Sequence[int], block_tokens: int) -> list[bytes]:
     """Keys of the full blocks of `tokens`, chained from `parent`; a partial last block has none."""
+    packed = pack_u32(tokens)  # once: a long prompt has hundreds of blocks
+    block_bytes = 4 * block_tokens
     keys: list[bytes] = []
-    for start in range(0, len(tokens) - block_tokens + 1, block_tokens):
-        parent = block_key(parent, tokens[start : start + block_tokens])
+    for start in range(0, len(packed) - block_bytes + 1, block_bytes):
+        parent = blake3(parent + packed[start : start + block_bytes]).digest()
         keys.append(parent)
     return keys
 

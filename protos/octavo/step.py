@@ -31,7 +31,7 @@ class StepBudget:
     max_seqs: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs four times as much to make, once per token
 class Chunk:
     """Compute positions [start, start + count) of the sequence in `slot`."""
 

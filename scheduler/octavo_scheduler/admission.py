@@ -49,11 +49,12 @@ def max_positions(request: Request) -> int:
     return max(1, request.max_len - 1)
 
 
-def least_blocks(request: Request, choices: int, block_tokens: int) -> int:
-    """Blocks without which the request can never run: one choice to its end, and the start of its group."""
-    alone = blocks_for(max_positions(request), block_tokens)
-    start = blocks_for(min(len(request.prompt) + 1, max_positions(request)), block_tokens)
-    shared = min(len(request.prompt) // block_tokens, start)
+def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens: int) -> int:
+    """Blocks without which a request can never run: one choice to its end, and the start of its group."""
+    positions = max(1, prompt_tokens + max_tokens - 1)
+    alone = blocks_for(positions, block_tokens)
+    start = blocks_for(min(prompt_tokens + 1, positions), block_tokens)
+    shared = min(prompt_tokens // block_tokens, start)
     return max(alone, shared + choices * (start - shared))
 
 
@@ -63,30 +64,38 @@ def next_group(waiting: list[Choice]) -> list[Choice]:
     return fresh if len(fresh) > 1 else waiting[:1]
 
 
-def usable_keys(choice: Choice, worker: Worker, policy: Policy) -> list[bytes]:
+def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes]:
     """Keys of the choice's full blocks that leave at least one token to compute; empty when caching is off."""
     request = choice.request
-    limit = (choice.length - 1) // worker.block_tokens
-    if not limit or not policy.prefix_cache or not request.cacheable(worker.block_tokens):
+    limit = (choice.length - 1) // block_tokens
+    if not limit or not policy.prefix_cache or not request.cacheable(block_tokens):
         return []
-    choice.key(limit - 1, worker.block_tokens)
+    choice.key(limit - 1, block_tokens)
     return (request.prompt_keys + choice.output_keys)[:limit]
 
 
+def load_run(worker: Worker, keys: list[bytes], matched: int, policy: Policy, directory: Directory | None) -> int:
+    """How many blocks after the `matched` ones are to be loaded from the host's kvstore."""
+    if directory is None or not directory.synced:
+        return 0
+    run = directory.run(keys, matched, len(keys))
+    return run if run and worth_loading(worker, run, policy) else 0
+
+
 def make_plan(
-    worker: Worker, choices: list[Choice], policy: Policy, history: OutputHistory, directory: Directory | None
+    worker: Worker,
+    choices: list[Choice],
+    keys: list[bytes],
+    policy: Policy,
+    history: OutputHistory,
+    directory: Directory | None,
 ) -> Plan:
-    """What admitting `choices` (the leader first) on `worker` takes. Changes nothing."""
+    """What admitting `choices` (the leader first, with its usable keys) on `worker` takes. Changes nothing."""
     leader = choices[0]
     request = leader.request
     block_tokens = worker.block_tokens
-    keys = usable_keys(leader, worker, policy)
     matched = worker.index.match(keys, len(keys))
-    load_keys: list[bytes] = []
-    if directory is not None and directory.synced:
-        run = directory.run(keys, len(matched), len(keys))
-        if run and worth_loading(worker, run, policy):
-            load_keys = keys[len(matched) : len(matched) + run]
+    load_keys = keys[len(matched) : len(matched) + load_run(worker, keys, len(matched), policy, directory)]
     positions = max_positions(request)
     table = blocks_for(min(leader.length + 1, positions), block_tokens)
     shared = min(len(request.prompt) // block_tokens, table) if len(choices) > 1 else table
@@ -126,7 +135,8 @@ def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     free = worker.pool.free_blocks
     if not worker.sequences:
         return plan.free_needed <= free
-    running = worker.running()
-    reserved = sum(growth_of(sequence, worker.block_tokens, history) for sequence in running)
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only
-    return plan.free_needed + plan.growth + reserved + margin_blocks(worker, policy) <= free
+    left = free - plan.free_needed - plan.growth - margin_blocks(worker, policy)
+    if left < 0 or worker.ungranted <= left:  # nobody can grow beyond its last position
+        return left >= 0
+    return sum(growth_of(sequence, worker.block_tokens, history) for sequence in worker.running()) <= left

@@ -61,4 +61,5 @@ def grant(worker: Worker, sequence: Sequence, count: int) -> None:
     """Appends `count` free blocks to the sequence's table and tells the worker."""
     blocks = worker.pool.take(count)
     sequence.blocks.extend(blocks)
+    worker.ungranted -= count
     worker.orders.append(Grant(sequence.seq, blocks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import Literal
 
-from octavo_scheduler.fleet import Fleet
+from octavo_scheduler.fleet import Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.orders import Effects, Fact
@@ -109,6 +109,7 @@ class Cell:
         "registry",
         "started_us",
         "timers",
+        "touched",
     )
 
     def __init__(self, policy: Policy, now_us: int) -> None:
@@ -125,6 +126,7 @@ class Cell:
         self.draining = False
         self.admission_due = False
         self.next_number = 0
+        self.touched: dict[Worker, None] = {}  # workers that the event at hand changed; only they can have orders
         self.effects = self.fresh_effects()
 
     @staticmethod
@@ -139,7 +141,7 @@ class Cell:
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""
-        self.effects.dirty_gateways |= self.fleet.touch(request)
+        self.fleet.touch(request, self.effects.dirty_gateways)
 
     def fact(self, name: str, request: Request, start_us: int, end_us: int, **attributes: str | int | float) -> None:
         """Hands a fact to the shell, which may make a span of it."""

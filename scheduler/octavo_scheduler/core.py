@@ -6,11 +6,12 @@ blocks offloaded, and whatever that ordered is returned.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import Any
 
 from octavo_scheduler import lifecycle, reports, residency
-from octavo_scheduler.admission import Plan, fits, make_plan, next_group, usable_keys
+from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_group, usable_keys
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -34,9 +35,9 @@ from octavo_scheduler.events import (
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
-from octavo_scheduler.placement import Candidate, backlog_tokens, score_us
+from octavo_scheduler.placement import score_us
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.request import Outcome, Request
+from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -72,24 +73,25 @@ class Core:
         self._fire_timers()
         if cell.now_us >= self._next_audit_us:
             self._audit()
-        for worker in list(cell.fleet.workers.values()):
+        for worker in list(cell.touched):
             if worker.hungry:
                 self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
         if cell.admission_due:
             cell.admission_due = False
             self._admit_waiting()
-            for worker in cell.fleet.workers.values():
+            for worker in cell.touched:
                 if worker.hungry:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
-        for worker in cell.fleet.workers.values():
+        for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)
             if worker.orders:
                 cell.effects.orders.append((worker.epoch, worker.orders))
                 worker.orders = []
+        cell.touched.clear()
         cell.effects.next_wakeup_us = self._next_wakeup()
         return cell.effects
 
@@ -125,6 +127,8 @@ class Core:
                 if 0 < block < event.num_blocks:
                     worker.index.add(key, block)
         worker.orders.append(step_policy(worker, cell.policy))
+        cell.touched[worker] = None
+        cell.fleet.changed()
         cell.admission_due = True
         cell.effects.limits_changed = True
 
@@ -152,6 +156,7 @@ class Core:
         worker = self.cell.fleet.workers.get(event.epoch)
         if worker is None:
             return
+        self.cell.touched[worker] = None
         try:
             reports.apply(self.cell, worker, event)
         except reports.ProtocolError as error:
@@ -160,6 +165,7 @@ class Core:
             return
         if event.draining and not worker.draining:
             worker.draining = True
+            self.cell.fleet.changed()
             self.cell.effects.limits_changed = True
         if worker.draining and worker.idle():
             self._lose(worker, "drained")
@@ -234,42 +240,61 @@ class Core:
                 self.cell.queue.remove(request)
 
     def _best_plan(self, request: Request) -> Plan | None:
-        """The cheapest plan over all workers with room, or any plan when none has room; refuses what never fits."""
+        """The cheapest plan over all workers with room, or the cheapest of all when none has; refuses what never fits.
+
+        None: it was refused, or every worker's slots are taken.
+        """
         cell = self.cell
         group = next_group(request.waiting_choices())
         never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
         if never:
             lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
             return None
-        best: tuple[bool, float] | None = None
-        chosen: Plan | None = None
         accepting = cell.fleet.accepting()
-        alone = len(accepting) == 1
-        for worker in accepting:
-            directory = cell.fleet.directory_of(worker)
-            if directory is not None and not directory.answers(cell.now_us):
-                directory = None
-            plan = make_plan(worker, group, cell.policy, cell.history, directory)
-            if alone:
+        if not any(worker.free_slots for worker in accepting):
+            return None
+        keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
+        if len(accepting) == 1:
+            return self._plan(accepting[0], group, keys)
+        length = group[0].length
+        rated = [(self._cost_us(worker, keys, length), at) for at, worker in enumerate(accepting)]
+        best: Plan | None = None
+        # a worker is costly to plan for and cheap to rate, and the cheapest one mostly has room
+        heapq.heapify(rated)
+        while rated:
+            plan = self._plan(accepting[heapq.heappop(rated)[1]], group, keys)
+            if fits(plan, cell.policy, cell.history):
                 return plan
-            load_us = worker.link.predict_us(len(plan.load_keys) * worker.block_bytes) if plan.load_keys else 0.0
-            joined = self._join_run(plan) * worker.block_tokens
-            candidate = Candidate(
-                plan.uncached_tokens() - joined, backlog_tokens(worker), len(worker.sequences), load_us
-            )
-            cost = score_us(candidate, worker.costs, cell.policy.max_num_batched_tokens)
-            rating = (not fits(plan, cell.policy, cell.history), cost)
-            if best is None or rating < best:
-                best, chosen = rating, plan
-        return chosen
+            best = best or plan
+        return best
 
-    def _join_run(self, plan: Plan) -> int:
-        """Blocks after the match and the load that a running sequence is computing right now."""
-        worker = plan.worker
-        if not worker.computing:
-            return 0
-        keys = usable_keys(plan.choices[0], worker, self.cell.policy)
-        start = end = len(plan.matched) + len(plan.load_keys)
+    def _plan(self, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
+        cell = self.cell
+        return make_plan(worker, group, keys, cell.policy, cell.history, self._answering(worker))
+
+    def _answering(self, worker: Worker) -> Directory | None:
+        directory = self.cell.fleet.directory_of(worker)
+        return directory if directory is not None and directory.answers(self.cell.now_us) else None
+
+    def _cost_us(self, worker: Worker, keys: list[bytes], length: int) -> float:
+        """What the first token is predicted to take there (placement.score_us)."""
+        policy = self.cell.policy
+        cached = worker.index.match_len(keys, len(keys))
+        load_us = 0.0
+        directory = self._answering(worker) if worker.store_id else None
+        if directory is not None and (loads := load_run(worker, keys, cached, policy, directory)):
+            load_us = worker.link.predict_us(loads * worker.block_bytes)
+            cached += loads
+        if worker.computing:
+            cached += self._join_run(worker, keys, cached)
+        uncached = length - cached * worker.block_tokens
+        backlog = worker.backlog_tokens() if worker.prefilling else 0
+        running = len(worker.sequences)
+        return score_us(uncached, backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
+
+    def _join_run(self, worker: Worker, keys: list[bytes], start: int) -> int:
+        """Blocks from `start` on that a running sequence is computing right now."""
+        end = start
         while end < len(keys) and keys[end] in worker.computing:
             end += 1
         return end - start
@@ -277,7 +302,10 @@ class Core:
     def _waits_for_join(self, request: Request, plan: Plan) -> bool:
         """Another sequence computes this prefix now: wait for it, but no longer than one's own prefill would take."""
         cell = self.cell
-        if not cell.policy.join_prefill or not self._join_run(plan):
+        if not cell.policy.join_prefill or not plan.worker.computing:
+            return False
+        keys = usable_keys(plan.choices[0], plan.worker.block_tokens, cell.policy)
+        if not self._join_run(plan.worker, keys, len(plan.matched) + len(plan.load_keys)):
             return False
         if request.join_until_us < 0:
             own_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)

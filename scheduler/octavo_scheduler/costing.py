@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from dataclasses import replace
 
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.request import Request, Sequence
+from octavo_scheduler.request import Cost, Request, Sequence
 
 
 def charge(
@@ -68,6 +69,17 @@ def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
             accrue(other, block_bytes, now_us)
             other.unpaid_blocks = 0
             return
+
+
+def cost_now(request: Request, workers: Mapping[int, Worker], now_us: int) -> Cost:
+    """What `request` has taken up to now, for who only looks: the books stay as the events left them."""
+    held_byte_s = 0.0
+    for choice in request.choices:
+        sequence = choice.sequence
+        if sequence is not None and (worker := workers.get(sequence.epoch)) is not None:
+            held = (len(sequence.blocks) - sequence.unpaid_blocks) * worker.block_bytes
+            held_byte_s += held * max(0, now_us - sequence.accrued_us) / 1e6
+    return replace(request.cost, pool_byte_s=request.cost.pool_byte_s + held_byte_s)
 
 
 def accrue_all(request: Request, workers: dict[int, Worker], now_us: int) -> None:

@@ -7,13 +7,16 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from typing import TextIO
 
 from octavo_scheduler.connections import GatewayConnection, StoreConnection, WorkerConnection
 from octavo_scheduler.core import Core
+from octavo_scheduler.event_log import EventLog
 from octavo_scheduler.events import Event, Tick
 from octavo_scheduler.journal import Journal
 from octavo_scheduler.observer import Observer
 from octavo_scheduler.orders import Effects
+from octavo_scheduler.outbox import Update
 from octavo_scheduler.policy import Policy
 
 
@@ -32,10 +35,13 @@ class Driver:
         log: logging.Logger,
         clock_us: Callable[[], int] = monotonic_us,
         on_stuck: Callable[[str], None] = lambda why: None,
+        event_log: TextIO | None = None,
     ) -> None:
         self.boot_id = uuid.uuid4().hex
         self.clock_us = clock_us
-        self.core = Core(policy, clock_us())
+        started_us = clock_us()
+        self.core = Core(policy, started_us)
+        self._event_log = EventLog(event_log, policy, started_us) if event_log is not None else None
         self.workers: dict[int, WorkerConnection] = {}
         self.gateways: dict[int, GatewayConnection] = {}
         self.stores: dict[str, StoreConnection] = {}
@@ -54,11 +60,22 @@ class Driver:
 
     def feed(self, event: Event) -> None:
         """Applies an event and carries out what it orders."""
-        effects = self.core.handle(event)
+        if self._event_log is None:
+            effects = self.core.handle(event)
+        else:
+            text = self._event_log.before(event)
+            effects = self.core.handle(event)
+            self._event_log.after(text, effects)
         self._carry_out(effects)
         if effects.facts:
             self.journal.record(effects.facts)
             self._observer.record(effects.facts, self.core.cell.now_us)
+
+    def collect(self, gateway: int) -> list[Update]:
+        """What a gateway's stream is owed now (Core.collect)."""
+        if self._event_log is not None:
+            self._event_log.collected(gateway)
+        return self.core.collect(gateway)
 
     def _carry_out(self, effects: Effects) -> None:
         for epoch, why in effects.close_workers:
@@ -104,6 +121,8 @@ class Driver:
 
     def drain(self) -> None:
         """Refuses new requests from now on, and tells the gateways."""
+        if self._event_log is not None:
+            self._event_log.drained()
         self.core.drain()
         for gateway in self.gateways.values():
             gateway.welcome_due = True

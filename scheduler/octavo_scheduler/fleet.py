@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 from octavo_scheduler.costs import LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
@@ -38,12 +39,14 @@ class Worker:
         "orders",
         "pool",
         "preempting",
+        "prefilling",
         "sequences",
         "slots",
         "starved",
         "steps",
         "store_id",
         "transfers",
+        "ungranted",
         "worker_id",
     )
 
@@ -64,6 +67,8 @@ class Worker:
         self.transfers: dict[int, Transfer] = {}
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
+        self.prefilling: dict[Sequence, None] = {}  # may hold some that have caught up since
+        self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0
         self.evicted = 0  # cached blocks taken for others, since the last report
         self.draining = False
@@ -91,6 +96,17 @@ class Worker:
     def running(self) -> list[Sequence]:
         """Sequences that step: neither stopping nor finished."""
         return [sequence for sequence in self.sequences.values() if not sequence.stopping]
+
+    def backlog_tokens(self) -> int:
+        """Tokens that running sequences have still to prefill."""
+        total = 0
+        for sequence in list(self.prefilling):
+            behind = sequence.length - sequence.computed_len - 1
+            if behind <= 0 or sequence.stopping:
+                del self.prefilling[sequence]
+            else:
+                total += behind
+        return total
 
     def pending_release(self) -> int:
         """Blocks that come back when what is stopping has been released."""
@@ -123,6 +139,8 @@ class Worker:
         in_slots = {sequence.seq for sequence in self.slots if sequence is not None}
         if in_slots != set(self.sequences):
             wrong.append("slots and sequences differ")
+        if self.ungranted != sum(item.ungranted(self.block_tokens) for item in self.sequences.values()):
+            wrong.append("the count of ungranted blocks is off")
         for sequence in self.sequences.values():
             if not sequence.computed_len <= min(sequence.length, len(sequence.blocks) * self.block_tokens):
                 wrong.append(f"computed_len beyond length or blocks: {sequence!r}")
@@ -171,12 +189,22 @@ class CancelAnswer:
         self.cost = cost
 
 
+class Shape(NamedTuple):
+    """What decides whether a request can ever run on a worker."""
+
+    block_tokens: int
+    usable_blocks: int
+    max_seqs: int
+    max_model_len: int
+
+
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("gateways", "stores", "workers")
+    __slots__ = ("_shapes", "gateways", "stores", "workers")
 
     def __init__(self) -> None:
+        self._shapes: list[Shape] | None = None
         self.workers: dict[int, Worker] = {}  # by epoch
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
@@ -185,20 +213,33 @@ class Fleet:
         """The directory of the worker's own kvstore, when that is connected."""
         return self.stores.get(worker.store_id) if worker.store_id else None
 
-    def touch(self, request: Request) -> set[int]:
-        """Marks every delivery of `request` dirty; returns the gateway connections to wake."""
-        woken: set[int] = set()
+    def touch(self, request: Request, woken: set[int]) -> None:
+        """Marks every delivery of `request` dirty, and adds the gateway connections to wake to `woken`."""
         for delivery in request.deliveries:
             gateway = self.gateways.get(delivery.gateway)
             if gateway is not None and not delivery.finished_sent:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
-        return woken
 
     def accepting(self) -> list[Worker]:
         """Workers that may be given new sequences."""
         return [worker for worker in self.workers.values() if not worker.draining]
 
+    def shapes(self) -> list[Shape]:
+        """The different shapes among the workers that accept; few, however many workers there are."""
+        if self._shapes is None:
+            self._shapes = list(
+                dict.fromkeys(
+                    Shape(worker.block_tokens, worker.pool.usable_blocks, worker.max_seqs, worker.hello.max_model_len)
+                    for worker in self.accepting()
+                )
+            )
+        return self._shapes
+
+    def changed(self) -> None:
+        """A worker came, left or began to drain."""
+        self._shapes = None
+
     def max_request_blocks(self) -> int:
         """Usable blocks of the largest pool; 0 without a worker."""
-        return max((worker.pool.usable_blocks for worker in self.accepting()), default=0)
+        return max((shape.usable_blocks for shape in self.shapes()), default=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 from octavo_scheduler.admission import least_blocks
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue_all
@@ -122,7 +120,7 @@ def _invalid(cell: Cell, event: Submitted) -> str:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     if any(len(choice.emitted) > event.max_tokens for choice in event.choices):
         return "choices: more emitted tokens than max_tokens"
-    longest = max((worker.hello.max_model_len for worker in cell.fleet.workers.values()), default=0)
+    longest = max((shape.max_model_len for shape in cell.fleet.shapes()), default=0)
     if longest and len(event.prompt) + event.max_tokens > longest:
         return f"max_tokens: prompt {len(event.prompt)} + max_tokens {event.max_tokens} exceed the context of {longest}"
     return ""
@@ -130,13 +128,12 @@ def _invalid(cell: Cell, event: Submitted) -> str:
 
 def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) -> str:
     """Why a request of this size can run on no worker there is; empty when it can, or when there is none."""
-    workers = cell.fleet.accepting()
-    if not workers:
+    shapes = cell.fleet.shapes()
+    if not shapes:
         return ""
-    probe = Request("", "", array("I", bytes(4 * prompt_tokens)), [], b"", -1, max_tokens, 0, 0)
     sizes = [
-        (least_blocks(probe, choices, worker.block_tokens), worker.pool.usable_blocks, worker.max_seqs)
-        for worker in workers
+        (least_blocks(prompt_tokens, max_tokens, choices, shape.block_tokens), shape.usable_blocks, shape.max_seqs)
+        for shape in shapes
     ]
     if any(need <= usable and choices <= seqs for need, usable, seqs in sizes):
         return ""

@@ -9,7 +9,7 @@ from octavo.v1 import scheduler_pb2 as pb
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.connections import TierFill
-from octavo_scheduler.costing import accrue_all
+from octavo_scheduler.costing import cost_now
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.journal import Journal
@@ -146,7 +146,6 @@ def _phase(request: Request, sequences: list[Sequence]) -> str:
 
 def _request(cell: Cell, request: Request, now_us: int) -> pb.LiveRequest:
     """A request that waits or runs."""
-    accrue_all(request, cell.fleet.workers, cell.now_us)
     sequences = [choice.sequence for choice in request.choices if choice.sequence is not None]
     workers = {cell.fleet.workers[item.epoch].worker_id for item in sequences if item.epoch in cell.fleet.workers}
     computed = sequences[0].computed_len if sequences else 0
@@ -168,7 +167,7 @@ def _request(cell: Cell, request: Request, now_us: int) -> pb.LiveRequest:
         slo_class=request.slo_class,
         attempts=request.attempts,
         preemptions=request.preemptions,
-        cost=write_cost(request.cost),
+        cost=write_cost(cost_now(request, cell.fleet.workers, now_us)),
         outcome=request.outcome.outcome if request.outcome is not None else "",
         first_token_us=max(0, request.first_token_us - request.submitted_us) if request.first_token_us >= 0 else 0,
     )

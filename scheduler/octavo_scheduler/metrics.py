@@ -15,7 +15,6 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.instruments import CELL_COUNTERS, CELL_GAUGES, LEDGER, OBSERVED, PREFIX, SCRAPED
 from octavo_scheduler.orders import Fact
-from octavo_scheduler.placement import backlog_tokens
 from octavo_scheduler.status import counters
 
 _SECOND_US: Final = 1e6
@@ -56,7 +55,7 @@ def figures(cell: Cell) -> dict[str, dict[tuple[str, ...], float]]:
     workers = list(cell.fleet.workers.values())
     values["worker_running"] = {(worker.worker_id,): len(worker.sequences) for worker in workers}
     values["worker_blocks_free"] = {(worker.worker_id,): worker.pool.free_blocks for worker in workers}
-    values["worker_backlog_tokens"] = {(worker.worker_id,): backlog_tokens(worker) for worker in workers}
+    values["worker_backlog_tokens"] = {(worker.worker_id,): worker.backlog_tokens() for worker in workers}
     values["worker_step_seconds"] = {(worker.worker_id,): worker.costs.step_us / _SECOND_US for worker in workers}
     values["worker_step_prediction_error_ratio"] = {(worker.worker_id,): worker.costs.error_ratio for worker in workers}
     return values

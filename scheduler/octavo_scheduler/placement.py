@@ -6,30 +6,16 @@ both are time: what is cached need not be prefilled, what is queued must be pref
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from octavo_scheduler.costs import StepCosts
-from octavo_scheduler.fleet import Worker
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """What placement looks at; tokens unless named otherwise."""
+def score_us(
+    uncached_tokens: int, backlog_tokens: int, running: int, load_us: float, costs: StepCosts, budget: int
+) -> float:
+    """Predicted time to first token: tier load + own prefill + prefill ahead of it, each chunk beside the decodes.
 
-    uncached_tokens: int
-    backlog_tokens: int
-    running: int
-    load_us: float  # predicted time of the tier load
-
-
-def score_us(candidate: Candidate, costs: StepCosts, budget: int) -> float:
-    """Predicted time to first token: tier load + own prefill + prefill ahead of it, each chunk beside the decodes."""
-    tokens = candidate.uncached_tokens + candidate.backlog_tokens
+    `load_us` is the predicted time of the tier load; `running` counts sequences.
+    """
+    tokens = uncached_tokens + backlog_tokens
     chunks = -(-tokens // max(1, budget))
-    beside_us = chunks * candidate.running * costs.decode_seq_us
-    return candidate.load_us + costs.predict_prefill_us(tokens, budget) + beside_us
-
-
-def backlog_tokens(worker: Worker) -> int:
-    """Tokens that running sequences have still to prefill."""
-    return sum(sequence.length - sequence.computed_len - 1 for sequence in worker.running())
+    return load_us + chunks * (costs.fixed_us + running * costs.decode_seq_us) + tokens * costs.prefill_token_us

@@ -27,6 +27,11 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
+    # a load ended before the step that it let begin, which may be in this same report
+    for done in report.transfers_done:
+        transfer = worker.transfers.pop(done.xfer_id, None)
+        if transfer is not None:
+            _end_transfer(cell, worker, transfer, done, labels)
     context_tokens = _advance(cell, worker, report, labels)
     for finish in report.finishes:
         finished = worker.sequences.get(finish.seq)
@@ -44,10 +49,6 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             request.worker_wait_us = max(0, first.wait_us - first.load_us)
             request.prefill_us = first.prefill_us
             request.sample_us = first.sample_us
-    for done in report.transfers_done:
-        transfer = worker.transfers.pop(done.xfer_id, None)
-        if transfer is not None:
-            _end_transfer(cell, worker, transfer, done, labels)
     for released in report.released:
         gone = worker.sequences.get(released.seq)
         if gone is not None:
@@ -64,8 +65,10 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
 def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int:
     """Commits tokens slot by slot; returns the context tokens that were attended to, for the cost model."""
     block_tokens = worker.block_tokens
-    slots, tokens = worker.slots, report.tokens
+    slots, tokens, hungry = worker.slots, report.tokens, worker.hungry
+    gateways, woken, now_us = cell.fleet.gateways, cell.effects.dirty_gateways, cell.now_us
     low_water = ahead_tokens(worker, cell.policy)
+    running = Phase.RUNNING
     at = logprob_at = context = 0
     advanced: list[Sequence] = []
     prefilled: dict[int, int] = {}
@@ -73,9 +76,11 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is None:
             raise ProtocolError(f"slot {slot} advanced and holds no sequence")
-        if not sequence.computed_len <= computed <= len(sequence.blocks) * block_tokens:
+        covered = len(sequence.blocks) * block_tokens
+        if not sequence.computed_len <= computed <= covered:
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         choice = sequence.choice
+        request = choice.request
         context += computed
         if sequence.first_token_us < 0:
             # a sibling's prompt was computed by its leader
@@ -83,32 +88,33 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             prefilled[len(advanced)] = 1 if sibling else computed - sequence.computed_len
         advanced.append(sequence)
         sequence.computed_len = computed
+        request.work_done = True
         if count:
-            request = choice.request
             sequence.length += count
             if sequence.first_token_us < 0:
-                sequence.first_token_us = cell.now_us
-            if choice.phase is Phase.RUNNING:
+                sequence.first_token_us = now_us
+            if choice.phase is running:
                 choice.output.extend(tokens[at : at + count])
                 if choice.logprobs is not None:
                     choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
                 if request.first_token_us < 0:
-                    request.first_token_us = cell.now_us
+                    request.first_token_us = now_us
                 request.losses = 0
-                cell.touch(request)
+                for delivery in request.deliveries:  # Cell.touch, in line: once per token
+                    gateway = gateways.get(delivery.gateway)
+                    if gateway is not None and not delivery.finished_sent:
+                        gateway.dirty[delivery] = None
+                        woken.add(delivery.gateway)
             if request.logprobs >= 0:
                 logprob_at += count
             at += count
             if sequence.group:
                 for member in sequence.group:
                     member.group = ()
-        choice.request.work_done = True
-        if computed >= (sequence.walked + 1) * block_tokens and choice.phase is Phase.RUNNING:
+        if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
-        if not sequence.stopping and len(sequence.blocks) * block_tokens < min(
-            sequence.length + low_water, sequence.max_positions
-        ):
-            worker.hungry[sequence] = None
+        if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
+            hungry[sequence] = None
     if at != len(tokens):
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {at}")
     for slot in report.starved:

@@ -87,6 +87,10 @@ class Sequence:
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
 
+    def ungranted(self, block_tokens: int) -> int:
+        """Blocks between what it holds and its last position."""
+        return -(-self.max_positions // block_tokens) - len(self.blocks)
+
     def __repr__(self) -> str:
         return f"seq {self.seq} slot {self.slot} len {self.length} computed {self.computed_len} blocks {self.blocks} {self.stopping}"
 

@@ -17,6 +17,7 @@ from octavo_scheduler.tiers import Transfer
 def admit(cell: Cell, plan: Plan) -> None:
     """Takes the plan's references in this event, and orders the load and the admission."""
     worker, leader_choice = plan.worker, plan.choices[0]
+    cell.touched[worker] = None
     request = leader_choice.request
     for block in plan.matched:
         worker.pool.share(block)
@@ -84,6 +85,8 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
     worker.hungry[sequence] = None
+    worker.prefilling[sequence] = None
+    worker.ungranted += sequence.ungranted(worker.block_tokens)
     choice.sequence = sequence
     choice.phase = Phase.RUNNING
     choice.residencies += 1
@@ -175,6 +178,7 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
         return
     sequence.stopping = reason
     worker = cell.fleet.workers[sequence.epoch]
+    cell.touched[worker] = None
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
     worker.orders.append(Stop(sequence.seq, reason))
@@ -209,6 +213,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
+    worker.prefilling.pop(sequence, None)
+    worker.ungranted -= sequence.ungranted(worker.block_tokens)
     worker.preempting.discard(sequence.seq)
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
@@ -322,6 +328,9 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     worker.transfers.clear()
     worker.computing.clear()
     worker.hungry.clear()
+    worker.prefilling.clear()
+    cell.touched.pop(worker, None)
+    cell.fleet.changed()
     cell.effects.limits_changed = True
     if not cell.fleet.workers:
         cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")

@@ -165,7 +165,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 load = cell_load(self._driver.core.cell)
                 await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)))
             # what comes while a write is under way is in the cursors, and leaves with the next message
-            while not connection.closed.is_set() and (updates := self._driver.core.collect(connection.number)):
+            while not connection.closed.is_set() and (updates := self._driver.collect(connection.number)):
                 batch = [event for update in updates for event in wire.write_update(update)]
                 await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)))
 

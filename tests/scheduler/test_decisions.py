@@ -12,7 +12,7 @@ from octavo_scheduler.events import Calibration, WorkerJoined
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
-from octavo_scheduler.placement import Candidate, score_us
+from octavo_scheduler.placement import score_us
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.preemption import choose_victims
 from octavo_scheduler.queues import WaitingQueue
@@ -171,18 +171,18 @@ def test_directory_follows_numbers_and_a_gap_forgets() -> None:
 
 def test_placement_prefers_the_cached_worker_until_it_is_too_busy() -> None:
     costs = StepCosts(Calibration(5000.0, 100.0, 2000.0, 0.1))
-    cached = score_us(Candidate(50, 0, 2, 0.0), costs, 512)
-    cold = score_us(Candidate(1000, 0, 0, 0.0), costs, 512)
-    busy = score_us(Candidate(50, 4000, 20, 0.0), costs, 512)
+    cached = score_us(50, 0, 2, 0.0, costs, 512)
+    cold = score_us(1000, 0, 0, 0.0, costs, 512)
+    busy = score_us(50, 4000, 20, 0.0, costs, 512)
     assert cached < cold < busy
 
 
 def test_sizes_in_blocks() -> None:
     assert [blocks_for(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
     # 6 prompt tokens, 3 output: the last token's KV is never written, so 8 positions
-    assert least_blocks(request(prompt=6, max_tokens=3), 1, 4) == 2
+    assert least_blocks(6, 3, 1, 4) == 2
     # a group starts with one shared block and one tail each
-    assert least_blocks(request(prompt=6, max_tokens=3), 5, 4) == 1 + 5
+    assert least_blocks(6, 3, 5, 4) == 1 + 5
 
 
 def test_margin_is_one_block_at_least() -> None:

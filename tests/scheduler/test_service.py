@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, TextIO
 
 import grpc.aio
 import pytest
@@ -49,8 +49,10 @@ class Cell:
 
 
 @contextlib.asynccontextmanager
-async def running_cell(policy: Policy | None = None, **options: Any) -> AsyncIterator[Cell]:
-    driver = Driver(policy or Policy(), Observer(None, LOG), LOG)
+async def running_cell(
+    policy: Policy | None = None, event_log: TextIO | None = None, **options: Any
+) -> AsyncIterator[Cell]:
+    driver = Driver(policy or Policy(), Observer(None, LOG), LOG, event_log=event_log)
     server = grpc.aio.server()
     pb_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(driver, LOG, **options), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")

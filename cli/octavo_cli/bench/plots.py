@@ -27,17 +27,22 @@ def plot(title: str, x_label: str, y_label: str, series: Sequence[Series], *, y_
     shown = [item for item in series if item.points]
     if not shown:
         return ""
+    legend = "".join(
+        f'<span class="key c{number}">{html.escape(item.name)}</span>' for number, item in enumerate(shown)
+    )
+    box = drawing(title, x_label, y_label, shown, y_max=y_max)
+    return f"<figure><figcaption>{html.escape(title)} {legend}</figcaption>{box}</figure>"
+
+
+def drawing(title: str, x_label: str, y_label: str, shown: Sequence[Series], *, y_max: float = 0.0) -> str:
+    """The svg element of a figure, without caption and legend; every series has points."""
     xs = [x for item in shown for x, _ in item.points]
     ys = [y for item in shown for _, y in item.points]
     frame = _Frame(min(0.0, *xs), max(xs) or 1.0, y_max or max(ys) or 1.0)
     parts = [_axes(frame, x_label, y_label)]
     for number, item in enumerate(shown):
         parts.append(_dots(frame, item, number) if item.dots else _line(frame, item, number))
-    legend = "".join(
-        f'<span class="key c{number}">{html.escape(item.name)}</span>' for number, item in enumerate(shown)
-    )
-    box = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
-    return f"<figure><figcaption>{html.escape(title)} {legend}</figcaption>{box}</figure>"
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
 
 
 def cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:

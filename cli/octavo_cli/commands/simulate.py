@@ -1,0 +1,168 @@
+"""simulate: the scheduler's real core with simulated workers, and the replay of what a live one was given."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from octavo.figures import Figure, Figures, from_json
+from octavo.rpc.settings import load_settings
+
+from octavo_cli.bench.arrivals import OpenLoop, arrival_times, check_loop
+from octavo_cli.bench.traces import read_trace
+from octavo_cli.bench.work import BadPlan, Workload
+from octavo_cli.bench.workloads import Shape, make_workload
+from octavo_cli.commands.bench import show_figures, tell
+from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
+from octavo_cli.exits import FAILED
+from octavo_cli.simulate.picture import check, draw, panels
+from octavo_cli.simulate.rows import rows_of
+from octavo_cli.simulate.simulator import ask, hardware_named, policy_flags
+
+
+def simulate(
+    context: typer.Context,
+    workers: Annotated[int, typer.Option("--workers", help="1 to 4,000, spread over cells.")] = 1,
+    requests: Annotated[int, typer.Option("--requests", help="Requests; with --trace: 0 takes all.")] = 0,
+    rate: Annotated[
+        str, typer.Option("--rate", help="Sessions per second; several, as 50,100,150, give a goodput curve.")
+    ] = "",
+    seed: Annotated[int, typer.Option("--seed", help="Of arrivals and workload.")] = 0,
+    hardware: Annotated[
+        str, typer.Option("--hardware", help="h200-8b, h200-70b-tp4, this-cpu, a JSON file or an event log to fit.")
+    ] = "h200-8b",
+    arrivals: Annotated[
+        str, typer.Option("--arrivals", help="poisson, gamma (bursts), constant, replay; absent: replay for a trace.")
+    ] = "",
+    burstiness: Annotated[float, typer.Option("--burstiness", help="gamma: deviation over mean of the gaps.")] = 2.0,
+    speed: Annotated[float, typer.Option("--speed", help="replay: how much faster than the trace.")] = 1.0,
+    workload: Annotated[
+        str, typer.Option("--workload", help="random, chat, shared-prefix, long-prompt, rag or multi-turn.")
+    ] = "random",
+    trace: Annotated[str, typer.Option("--trace", help="A trace file instead; see --trace-format.")] = "",
+    trace_format: Annotated[
+        str, typer.Option("--trace-format", help="mooncake, azure, burstgpt, sharegpt; absent: guessed.")
+    ] = "",
+    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Mean of what each request adds.")] = 512,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Mean output.")] = 128,
+    length_spread: Annotated[
+        float, typer.Option("--length-spread", help="Deviation over mean of lognormal lengths.")
+    ] = 0.0,
+    prefix_tokens: Annotated[int, typer.Option("--prefix-tokens", help="Of a shared prefix or document.")] = 512,
+    prefixes: Annotated[int, typer.Option("--prefixes", help="How many different ones.")] = 4,
+    turns: Annotated[int, typer.Option("--turns", help="Requests of a conversation or agent.")] = 4,
+    pause_s: Annotated[float, typer.Option("--pause-s", help="Mean pause between turns.")] = 1.0,
+    tenants: Annotated[int, typer.Option("--tenants", min=1, help="Sessions take turns among so many tenants.")] = 1,
+    cell_workers: Annotated[int, typer.Option("--cell-workers", help="Workers per scheduler cell at most.")] = 128,
+    cost_per_hour: Annotated[
+        float, typer.Option("--cost-per-hour", help="Of one worker, for cost per good request.")
+    ] = 0.0,
+    manifest: ManifestFile = "",
+    json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
+    plot_path: Annotated[str, typer.Option("--plot", help="Write goodput and course to this .svg or .png file.")] = "",
+    replay: Annotated[
+        str, typer.Option("--replay", help="Feed this event log (scheduler.event_log) to a core, compare its orders.")
+    ] = "",
+) -> None:
+    """Run the scheduler's core against simulated workers. Takes every --scheduler.field flag."""
+    flags = policy_flags(load_settings(service_flags(context.args, manifest=manifest), os.environ))
+    if replay:
+        raise typer.Exit(_replay(Path(replay)))
+    shape = Shape(
+        requests or 1000, prompt_tokens, max_tokens, length_spread, prefix_tokens, prefixes, turns, pause_s, seed
+    )
+    kind = arrivals or ("replay" if trace and not rate else "poisson")
+    loops = [(suffix, OpenLoop(kind, value, 0.0, burstiness, speed)) for suffix, value in _rates(rate, kind)]
+    for _suffix, loop in loops:
+        check_loop(loop)
+    load = read_trace(Path(trace), trace_format, requests, max_tokens) if trace else make_workload(workload, shape)
+    if plot_path:
+        check(Path(plot_path))
+    task = {
+        "hardware": hardware_named(hardware),
+        "workers": workers,
+        "cell_workers": cell_workers,
+        "cost_per_hour": cost_per_hour,
+    }
+    results: list[Figure] = []
+    points: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
+    for suffix, loop in loops:
+        began_s = time.perf_counter()
+        answer = _run(task, load, loop, seed, tenants, flags)
+        results += [replace(item, name=f"{item.name}/{suffix}") for item in from_json(answer["figures"]).results]
+        points[suffix] = answer["points"]
+        tell(f"{suffix}: {load.requests} requests simulated in {time.perf_counter() - began_s:.1f} s")
+    config = {
+        "workload": load.name,
+        "digest": load.digest(),
+        "parameters": dict(load.parameters),
+        "arrivals": {"kind": kind, "burstiness": burstiness, "speed": speed, "seed": seed},
+        "workers": workers,
+        "cells": answer["cells"],
+        "hardware": answer["hardware"],
+        "policy": answer["policy"],
+        "tenants": tenants,
+    }
+    figures = Figures("simulate", tuple(results), config)
+    if plot_path:
+        draw(Path(plot_path), panels(figures, [(suffix, loop.rate_per_s) for suffix, loop in loops], points))
+    show_figures(figures, json_path)
+
+
+def _rates(text: str, kind: str) -> list[tuple[str, float]]:
+    """(suffix of the figures' names, sessions per second) of each run. Raises BadPlan."""
+    if kind == "replay":
+        if text:
+            raise BadPlan(
+                "--rate: a replay has the trace's own times; give --speed, or --arrivals poisson", field="rate"
+            )
+        return [("replay", 0.0)]
+    if not text:
+        raise BadPlan("--rate: is missing; give sessions per second, or a trace with timestamps", field="rate")
+    rates: list[tuple[str, float]] = []
+    for word in text.split(","):
+        try:
+            value = float(word)
+        except ValueError:
+            raise BadPlan(
+                f"--rate: {word!r} is no number; give sessions per second, as 50 or 50,100", field="rate"
+            ) from None
+        if not 0 < value < 1e9:
+            raise BadPlan(f"--rate: {word} must be above 0 requests/s", field="rate")
+        rates.append((f"r{value:g}", value))
+    if len({suffix for suffix, _value in rates}) < len(rates):
+        raise BadPlan(f"--rate: {text} names a rate twice", field="rate")
+    return rates
+
+
+def _run(
+    task: dict[str, Any], load: Workload, loop: OpenLoop, seed: int, tenants: int, flags: list[str]
+) -> dict[str, Any]:
+    times_s = arrival_times(loop, len(load.sessions), [session.at_s for session in load.sessions], seed)
+    return ask(task, (json.dumps(row) for row in rows_of(load, times_s, tenants)), flags)
+
+
+def _replay(path: Path) -> int:
+    """Tells how a replay went; the exit code."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadPlan(f"--replay: {path} cannot be read: {error}", field="replay") from error
+    played = ask({"replay": True}, lines)
+    typer.echo(f"{played['events']} events, {played['orders']} orders")
+    if played["difference"]:
+        typer.echo(f"octavo: the orders differ at {played['difference'][:2000]}", err=True)
+        return FAILED
+    typer.echo("every order is byte-equal")
+    return 0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand."""
+    app.command(context_settings=PASS_THROUGH)(simulate)

@@ -1,0 +1,169 @@
+"""The log of a core: everything that went in, and the orders that came out, so that a run can be replayed exactly.
+
+One JSON value per line. The first is {"octavo_event_log": 1, "now_us", "policy"}; then ["event", event, orders],
+["collect", gateway] and ["drain"] in the order in which the core was given them. An event or order is
+{"": type, field: value}; bytes are {"b": hex}, token ids {"u": hex of little-endian u32}, tuples {"t": [...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from typing import Any, TextIO
+
+from octavo_scheduler import events, orders
+from octavo_scheduler.core import Core
+from octavo_scheduler.events import Event
+from octavo_scheduler.orders import Effects
+from octavo_scheduler.policy import Policy
+
+FORMAT = "octavo_event_log"
+VERSION = 1
+
+RECORDS: dict[str, type] = {
+    kind.__name__: kind
+    for module in (events, orders)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and is_dataclass(kind)
+}
+
+
+class BadLog(ValueError):
+    """A log that cannot be read; the message names the line."""
+
+
+def to_plain(value: Any) -> Any:
+    """`value` as what JSON can hold; fields that have their default are left out."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return {"b": value.hex()}
+    if isinstance(value, array):
+        packed = array("I", value)
+        if sys.byteorder != "little":
+            packed.byteswap()
+        return {"u": packed.tobytes().hex()}
+    if isinstance(value, tuple):
+        return {"t": [to_plain(item) for item in value]}
+    if isinstance(value, list):
+        return [to_plain(item) for item in value]
+    plain: dict[str, Any] = {"": type(value).__name__}
+    for item in fields(value):
+        held = getattr(value, item.name)
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        if default is MISSING or held != default:
+            plain[item.name] = to_plain(held)
+    return plain
+
+
+def from_plain(plain: Any) -> Any:
+    """The reverse of `to_plain`. Raises BadLog on a type that this version does not know."""
+    if isinstance(plain, list):
+        return [from_plain(item) for item in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if "b" in plain:
+        return bytes.fromhex(plain["b"])
+    if "u" in plain:
+        tokens = array("I", bytes.fromhex(plain["u"]))
+        if sys.byteorder != "little":
+            tokens.byteswap()
+        return tokens
+    if "t" in plain:
+        return tuple(from_plain(item) for item in plain["t"])
+    kind = RECORDS.get(plain.get("", ""))
+    if kind is None:
+        raise BadLog(f"{plain.get('')!r} is no event or order of this version")
+    try:
+        return kind(**{name: from_plain(value) for name, value in plain.items() if name})
+    except TypeError as error:
+        raise BadLog(f"{plain['']}: {error}") from error
+
+
+def orders_text(effects: Effects) -> str:
+    """The orders of one event as canonical text: equal texts are equal bytes on the workers' streams."""
+    return json.dumps([[epoch, to_plain(batch)] for epoch, batch in effects.orders], separators=(",", ":"))
+
+
+class EventLog:
+    """Writes the log of one core to an open text file, which the caller closes."""
+
+    def __init__(self, out: TextIO, policy: Policy, now_us: int) -> None:
+        self._out = out
+        self._write(json.dumps({FORMAT: VERSION, "now_us": now_us, "policy": asdict(policy)}))
+
+    def _write(self, line: str) -> None:
+        self._out.write(line + "\n")
+
+    def before(self, event: Event) -> str:
+        """The event as text; take it before the core handles it, for the core keeps parts of what it is given."""
+        return json.dumps(to_plain(event), separators=(",", ":"))
+
+    def after(self, event_text: str, effects: Effects) -> None:
+        """The event was handled."""
+        self._write(f'["event",{event_text},{orders_text(effects)}]')
+
+    def collected(self, gateway: int) -> None:
+        """The gateway was given what it was owed."""
+        self._write(f'["collect",{gateway}]')
+
+    def drained(self) -> None:
+        """The core refuses new requests from here on."""
+        self._write('["drain"]')
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a replay came to."""
+
+    events: int = 0
+    orders: int = 0
+    difference: str = ""
+    """The first event whose orders differ, with both; empty: all are byte-equal."""
+
+
+def read_log(lines: Iterable[str]) -> Iterator[Any]:
+    """The header as an object, then one list per line. Raises BadLog naming the line."""
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            content = json.loads(line)
+        except ValueError as error:
+            raise BadLog(f"line {number}: is not JSON: {error}") from error
+        if number == 1:
+            if not isinstance(content, dict) or content.get(FORMAT) != VERSION:
+                raise BadLog(
+                    f'line 1: must be {{"{FORMAT}": {VERSION}, ...}}; give a file that scheduler.event_log wrote'
+                )
+        elif not isinstance(content, list) or not content:
+            raise BadLog(f"line {number}: must be a list that begins with event, collect or drain")
+        yield content
+    if not number:
+        raise BadLog("line 1: the log is empty")
+
+
+def replay(lines: Iterable[str]) -> Replay:
+    """Feeds a new core what the log says and compares every order. Raises BadLog."""
+    log = read_log(lines)
+    header = next(log)
+    core = Core(Policy(**header["policy"]), header["now_us"])
+    result = Replay()
+    for entry in log:
+        if entry[0] == "event":
+            effects = core.handle(from_plain(entry[1]))
+            result.events += 1
+            result.orders += sum(len(batch) for _epoch, batch in effects.orders)
+            logged = json.dumps(entry[2], separators=(",", ":"))
+            if (given := orders_text(effects)) != logged:
+                result.difference = f"event {result.events} ({entry[1]['']}): logged {logged}, replayed {given}"
+                return result
+        elif entry[0] == "collect":
+            core.collect(entry[1])
+        elif entry[0] == "drain":
+            core.drain()
+        else:
+            raise BadLog(f"{entry[0]!r} is neither event, collect nor drain")
+    return result

@@ -1,0 +1,278 @@
+"""One cell in simulated time: the real core, simulated workers, one gateway that reads what it is owed.
+
+An event heap drives it. Whatever the driver feeds the core live (submits, reports, stores' events, ticks, collects)
+it feeds here, in order of time and then of creation, so that a run is a function of its input alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_scheduler.core import Core
+from octavo_scheduler.events import (
+    Event,
+    GatewayJoined,
+    Reported,
+    StoreChanged,
+    StoreInventory,
+    StoreJoined,
+    Tick,
+)
+from octavo_scheduler.orders import Effects
+from octavo_scheduler.policy import Policy
+from octavo_scheduler.simulate.fairness import ServiceGaps
+from octavo_scheduler.simulate.hardware import Hardware
+from octavo_scheduler.simulate.store import SimulatedStore
+from octavo_scheduler.simulate.tally import Tally
+from octavo_scheduler.simulate.worker import SimulatedWorker
+from octavo_scheduler.simulate.workload import Row, submitted
+
+GATEWAY = 1
+START_US = 1_000_000
+COLLECT_US = 50_000
+"""A busy gateway's stream is written this often: its backlog coalesces, and tokens are counted where they reach the core."""
+UNSENT = "unsent"
+"""Outcome of a conversation's turn whose predecessor did not finish."""
+GAP_UNIT_US = 10
+"""Resolution of the pooled gaps between tokens."""
+
+
+class SimulationBroke(RuntimeError):
+    """The core lost a simulated worker, or a request never ended: a bug of core or simulator."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """The cell at one time."""
+
+    at_us: int
+    waiting: int
+    running: int
+    kv_share: float
+
+
+@dataclass(slots=True)
+class CellResult:
+    """What one cell did."""
+
+    tallies: list[Tally]
+    samples: list[Sample]
+    gaps: dict[int, int] = field(default_factory=dict)  # gap // GAP_UNIT_US -> tokens
+    counters: dict[str, float] = field(default_factory=dict)
+    busy_us: float = 0.0
+    ended_us: int = 0
+    events: int = 0
+    max_service_gap_ms: float = 0.0
+
+
+class CellRun:
+    """Runs `rows` (number, row), which are in order of `at_us`, on `workers` workers. Call `run` once."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        hardware: Hardware,
+        workers: int,
+        rows: Sequence[tuple[int, Row]],
+        sample_us: int,
+        watch: Callable[[Event, Effects], None] | None = None,
+    ) -> None:
+        self.core = Core(policy, 0)
+        self._hardware = hardware
+        self._edge_us = hardware.front_us + hardware.back_us
+        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
+        self._number = 0
+        self._now_us = 0
+        self._tick_us = 0
+        self._watch = watch
+        self._rows = [(number, row) for number, row in rows if row.after < 0]
+        self._followers: dict[int, list[tuple[int, Row]]] = {}
+        for number, row in rows:
+            if row.after >= 0:
+                self._followers.setdefault(row.after, []).append((number, row))
+        self._said: dict[int, array[int]] = {}  # prompt of a row that others follow, while it runs
+        self._to_come = len(rows)
+        self._sample_us = sample_us
+        self._collecting = False
+        self._open: dict[str, Tally] = {}
+        self._service = ServiceGaps()
+        self._many_tenants = len({row.tenant for _number, row in rows}) > 1
+        self.result = CellResult([], [])
+        self._workers: dict[int, SimulatedWorker] = {}
+        for index in range(workers):
+            store = SimulatedStore(f"host{index}", index + 1, hardware.host_blocks) if hardware.host_blocks else None
+            self._workers[index + 1] = SimulatedWorker(f"w{index}", index + 1, hardware, store)
+
+    def run(self) -> CellResult:
+        """To the end of the last request. Raises SimulationBroke."""
+        self._feed(GatewayJoined(0, GATEWAY, "simulated"))
+        for worker in self._workers.values():
+            if worker.store is not None:
+                self._feed(StoreJoined(0, worker.store.store_id, worker.store.connection))
+            self._feed(worker.hello(0))
+            self._at(0, self._boundary, worker)
+        if self._rows:
+            self._at(self._arrival_us(0), self._arrive, 0)
+            self._at(START_US, self._sample, None)
+        heap = self._heap
+        while heap and (self._open or self._to_come):
+            now_us, _number, act, subject = heapq.heappop(heap)
+            self._now_us = now_us
+            act(subject)
+        self._finish()
+        return self.result
+
+    def _at(self, at_us: int, act: Callable[[Any], None], subject: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._heap, (at_us, self._number, act, subject))
+
+    # -- the core's shell ----------------------------------------------------------------------------------------------
+
+    def _feed(self, event: Event) -> None:
+        effects = self.core.handle(event)
+        self.result.events += 1
+        if self._watch is not None:
+            self._watch(event, effects)
+        if effects.close_workers:
+            epoch, why = effects.close_workers[0]
+            raise SimulationBroke(f"the core closed worker {self._workers[epoch].worker_id}: {why}")
+        arrives_us = self._now_us + self._hardware.link_us
+        for epoch, orders in effects.orders:
+            worker = self._workers[epoch]
+            worker.inbox.append((arrives_us, orders))
+            if not worker.stepping and arrives_us < worker.wake_us:
+                worker.wake_us = arrives_us
+                self._at(arrives_us, self._boundary, worker)
+        for store_id in effects.ask_inventory:
+            self._inventory(store_id)
+        if effects.dirty_gateways and not self._collecting:
+            self._collecting = True
+            self._at(self._now_us + COLLECT_US, self._collect, None)
+        if effects.next_wakeup_us and effects.next_wakeup_us != self._tick_us:
+            self._tick_us = effects.next_wakeup_us
+            self._at(max(self._now_us, self._tick_us), self._tick, self._tick_us)
+
+    def _tick(self, due_us: int) -> None:
+        if due_us == self._tick_us:  # else the core has moved its wake-up since
+            self._tick_us = 0
+            self._feed(Tick(self._now_us))
+
+    def _boundary(self, worker: SimulatedWorker) -> None:
+        if self._now_us != worker.wake_us:
+            return  # moved since
+        for report, owners in worker.boundary(self._now_us):
+            self._at(self._now_us + self._hardware.link_us, self._report, (worker, report, owners))
+        self._at(worker.wake_us, self._boundary, worker)
+
+    def _report(self, arrived: tuple[SimulatedWorker, Reported, list[str]]) -> None:
+        worker, report, owners = arrived
+        report.now_us = now_us = self._now_us
+        tallies = self._open
+        for owner, count in zip(owners, report.counts, strict=True):
+            if count == 1:
+                tallies[owner].times.append(now_us)
+            elif count:
+                tallies[owner].times += [now_us] * count
+        if self._many_tenants:
+            self._serve(report, owners)
+        self._feed(report)
+        if worker.store is not None and worker.store.changes:
+            store = worker.store
+            number, changes = store.take_changes()
+            self._feed(StoreChanged(now_us, store.store_id, store.connection, number, changes))
+
+    def _serve(self, report: Reported, owners: list[str]) -> None:
+        """Books each sequence's share of the worker's time as its tenant's service."""
+        hardware, service_ms = self._hardware, self._service.service_ms
+        for owner, computed in zip(owners, report.computed_len, strict=True):
+            tally = self._open[owner]
+            advanced = max(0, computed - tally.computed)
+            tally.computed = computed
+            unit_us = hardware.decode_seq_us if advanced <= 1 else hardware.prefill_token_us
+            context_us = hardware.context_token_us * computed
+            service_ms[tally.row.tenant] += (unit_us * advanced + context_us) / 1000
+
+    def _inventory(self, store_id: str) -> None:
+        # a simulated store loses no event: it is empty when it joins, and no gap can be reported later
+        connection = int(store_id.removeprefix("host")) + 1
+        self._feed(StoreInventory(self._now_us, store_id, connection, 0, [], True))
+
+    # -- the gateway ---------------------------------------------------------------------------------------------------
+
+    def _arrival_us(self, index: int) -> int:
+        return START_US + self._rows[index][1].at_us + self._hardware.front_us
+
+    def _arrive(self, index: int) -> None:
+        number, row = self._rows[index]
+        self._submit((number, row, array("I")))
+        if index + 1 < len(self._rows):
+            self._at(max(self._now_us, self._arrival_us(index + 1)), self._arrive, index + 1)
+
+    def _submit(self, arrived: tuple[int, Row, array[int]]) -> None:
+        number, row, said_before = arrived
+        self._to_come -= 1
+        tally = Tally(number, row, self._now_us)
+        self.result.tallies.append(tally)
+        self._open[f"r{number}"] = tally
+        self._service.arrived(row.tenant)
+        event = submitted(number, row, said_before, GATEWAY, self._now_us, self._hardware.block_tokens)
+        tally.prompt_tokens = len(event.prompt)
+        if number in self._followers:
+            self._said[number] = event.prompt
+        self._feed(event)
+
+    def _follow(self, ended: Tally) -> None:
+        """The next turns of a conversation: a pause after this one, or never when it did not finish."""
+        said = self._said.pop(ended.number) + array("I", bytes(4 * ended.tokens))
+        for number, row in self._followers.pop(ended.number):
+            if ended.outcome == "finished":
+                # e2e counts from the client's call to its last token; the next call goes the same way to the core
+                calls_us = ended.submitted_us + ended.e2e_us + row.at_us
+                self._at(max(self._now_us, calls_us), self._submit, (number, row, said))
+                continue
+            self._to_come -= 1
+            self.result.tallies.append(unsent := Tally(number, row, self._now_us, outcome=UNSENT))
+            if number in self._followers:
+                self._said[number] = said
+                self._follow(unsent)
+
+    def _collect(self, _: None) -> None:
+        self._collecting = False
+        while updates := self.core.collect(GATEWAY):
+            for update in updates:
+                if update.finished is None:
+                    continue
+                tally = self._open.pop(update.request_id)
+                tally.outcome, tally.reason = update.finished.outcome, update.finished.reason
+                tally.cached_tokens = update.cached_tokens
+                if update.times is not None:
+                    tally.preemptions, tally.queue_us = update.times.preemptions, update.times.queue_us
+                self._service.ended(tally.row.tenant)
+                tally.close(self.result.gaps, GAP_UNIT_US, self._edge_us)
+                if tally.number in self._followers:
+                    self._follow(tally)
+
+    # -- what is measured ----------------------------------------------------------------------------------------------
+
+    def _sample(self, _: None) -> None:
+        workers = self.core.cell.fleet.workers.values()
+        usable = sum(worker.pool.usable_blocks for worker in workers)
+        free = sum(worker.pool.free_blocks for worker in workers)
+        running = sum(len(worker.sequences) for worker in workers)
+        share = 1 - free / usable
+        self.result.samples.append(Sample(self._now_us - START_US, len(self.core.cell.queue), running, share))
+        self._service.sample()
+        self._at(self._now_us + self._sample_us, self._sample, None)
+
+    def _finish(self) -> None:
+        result = self.result
+        if self._open:
+            raise SimulationBroke(f"{len(self._open)} requests never ended, {next(iter(self._open))} among them")
+        result.counters = dict(self.core.cell.counters)
+        result.busy_us = sum(worker.busy_us for worker in self._workers.values())
+        result.ended_us = max(0, self._now_us - START_US)
+        result.max_service_gap_ms = self._service.max_gap_ms

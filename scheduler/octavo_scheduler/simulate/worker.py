@@ -1,0 +1,365 @@
+"""A simulated worker: standing orders in, steps of a predicted length, reports out. It follows the real engine's rules.
+
+Composition is `octavo.step.compose`; orders apply at iteration boundaries; a finished sequence is released with its
+last token; a report may cover several steps of equal composition and leaves as the real worker's does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+from octavo.packing import unpack_u32
+from octavo.step import SeqView, Step, StepBudget, compose
+
+from octavo_scheduler.events import Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
+from octavo_scheduler.orders import Admit, Grant, Load, Offload, Order, SiblingAdmit, StepPolicy, Stop, Update
+from octavo_scheduler.simulate.hardware import Hardware
+from octavo_scheduler.simulate.store import SimulatedStore
+
+MERGE_US = 5000
+LOW_WATER = 2
+BUSY_REPORT_US = 100_000
+IDLE_REPORT_US = 1_000_000
+LIVE_LIST_US = 1_000_000
+"""The real worker's constants: its reporter, its engine and its step loop."""
+
+
+class SimSequence(SeqView):
+    """A residency: what `compose` reads, and what becomes of it. Lengths in tokens."""
+
+    __slots__ = (
+        "admitted_us",
+        "end_len",
+        "ends_by",
+        "held",
+        "prompt_len",
+        "request_id",
+        "seq",
+        "siblings",
+        "spoke",
+        "started_us",
+        "unsplit",
+        "wait_base",
+        "wait_xfer",
+    )
+
+    def __init__(self, order: Admit, seq: int, slot: int, blocks: int, block_tokens: int, now_us: int) -> None:
+        super().__init__(slot, order.rank, len(order.tokens) // 4, order.cached_len, blocks * block_tokens)
+        self.seq = seq
+        self.request_id = order.request_id
+        self.prompt_len = order.prompt_len
+        said = order.prompt_len + unpack_u32(order.sampling)[0]
+        self.end_len = min(said, order.max_len)
+        self.ends_by = "length" if said >= order.max_len else "stop"
+        self.wait_xfer = order.wait_xfer
+        self.wait_base = order.wait_base
+        self.unsplit = False  # its leader still prefills for it
+        self.held = False  # an Update paused it
+        self.siblings: list[SimSequence] = []
+        self.spoke = False
+        self.admitted_us = now_us
+        self.started_us = -1
+
+    def settle_pause(self) -> None:
+        """Something that it may wait for has changed."""
+        self.paused = self.held or self.unsplit or self.wait_xfer > 0
+
+
+class SimulatedWorker:
+    """One worker on the cell's clock. The loop calls `boundary` whenever a step ends or a wake-up is due."""
+
+    __slots__ = (
+        "_by_seq",
+        "_by_slot",
+        "_flush",
+        "_last_live_us",
+        "_last_report_us",
+        "_order",
+        "_report",
+        "_since_us",
+        "_step",
+        "_step_us",
+        "_transfers",
+        "budget",
+        "busy_us",
+        "epoch",
+        "hardware",
+        "inbox",
+        "peak_running",
+        "steps",
+        "store",
+        "tokens_of",
+        "wake_us",
+        "worker_id",
+    )
+
+    def __init__(self, worker_id: str, epoch: int, hardware: Hardware, store: SimulatedStore | None = None) -> None:
+        self.worker_id = worker_id
+        self.epoch = epoch
+        self.hardware = hardware
+        self.store = store
+        self.budget = StepBudget(512, 2048, hardware.max_num_seqs)
+        self.inbox: deque[tuple[int, Sequence[Order]]] = deque()  # (arrives_us, orders)
+        self.steps = 0
+        self.busy_us = 0.0
+        self.wake_us = 0  # when the loop is to call boundary next
+        self.tokens_of: list[str] = []  # request of each slot of the report at hand, as its `slots`
+        self._by_seq: dict[int, SimSequence] = {}
+        self._by_slot: dict[int, SimSequence] = {}
+        self._transfers: list[tuple[int, int, Load | Offload]] = []  # heap of (ends_us, xfer_id, order)
+        self._step: Step | None = None
+        self._step_us = 0
+        self._order: tuple[int, ...] | None = None
+        self._report = Reported(0, epoch)
+        self._flush = False
+        self._since_us = 0
+        self._last_report_us = self._last_live_us = 0
+        self.peak_running = 0
+
+    def hello(self, now_us: int) -> WorkerJoined:
+        """Its first message."""
+        self._last_report_us = self._last_live_us = now_us
+        hardware = self.hardware
+        return WorkerJoined(
+            now_us,
+            self.epoch,
+            self.worker_id,
+            hardware.num_blocks,
+            hardware.block_tokens,
+            hardware.max_num_seqs,
+            hardware.max_model_len,
+            block_bytes=hardware.block_bytes,
+            store_id=self.store.store_id if self.store is not None else "",
+            root_key=bytes(32),
+            model=hardware.name,
+            calibration=hardware.calibration,
+        )
+
+    # -- one iteration -----------------------------------------------------------------------------------------------
+
+    def boundary(self, now_us: int) -> list[tuple[Reported, list[str]]]:
+        """Ends the running step, applies what has arrived, starts the next; returns the reports that leave now.
+
+        Each comes with the request of every slot in it. `wake_us` is then the time of the next boundary.
+        """
+        leaving: list[tuple[Reported, list[str]]] = []
+        if self._step is not None:
+            self._end_step(self._step, now_us)
+            self._step = None
+            if self._flush or now_us - self._since_us >= MERGE_US:
+                leaving.append(self._take(now_us))
+        while self.inbox and self.inbox[0][0] <= now_us:
+            for order in self.inbox.popleft()[1]:
+                self._apply(order, now_us)
+        while self._transfers and self._transfers[0][0] <= now_us:
+            self._end_transfer(heapq.heappop(self._transfers)[2])
+        step = compose(self._by_seq.values(), self.budget)
+        if step.starved:
+            self._report.starved = step.starved
+            self._flush = True
+        if step.chunks:
+            self._start_step(step, now_us, leaving)
+            return leaving
+        limit_us = BUSY_REPORT_US if self._by_seq else IDLE_REPORT_US
+        if self._flush or self._report.steps or now_us - self._last_report_us >= limit_us:
+            leaving.append(self._take(now_us))
+        self.wake_us = self._last_report_us + limit_us
+        if self._transfers:
+            self.wake_us = min(self.wake_us, self._transfers[0][0])
+        if self.inbox:
+            self.wake_us = min(self.wake_us, self.inbox[0][0])
+        return leaving
+
+    @property
+    def stepping(self) -> bool:
+        """A step runs: orders that arrive now wait for its end."""
+        return self._step is not None
+
+    def _start_step(self, step: Step, now_us: int, leaving: list[tuple[Reported, list[str]]]) -> None:
+        order = None if step.prefill_tokens else tuple([chunk.slot for chunk in step.chunks])
+        if self._report.steps and (order is None or order != self._order):
+            leaving.append(self._take(now_us))
+        self._order = order
+        self._step = step
+        by_slot = self._by_slot
+        context = 0
+        for chunk in step.chunks:
+            context += chunk.start + chunk.count
+        wall_us = self.hardware.step_us(step.prefill_tokens, step.decode_seqs, context)
+        self._step_us = max(1, int(wall_us))
+        self.busy_us += wall_us
+        if step.prefill_tokens:
+            for chunk in step.chunks:
+                sequence = by_slot[chunk.slot]
+                if sequence.started_us < 0:
+                    sequence.started_us = now_us
+        self.peak_running = max(self.peak_running, len(step.chunks))
+        self.wake_us = now_us + max(1, int(wall_us + self.hardware.gap_us))
+
+    def _end_step(self, step: Step, now_us: int) -> None:
+        self.steps += 1
+        report = self._report
+        fresh = not report.steps
+        if fresh:
+            self._since_us = now_us - self._step_us
+        report.steps += 1
+        report.wall_us += self._step_us
+        report.prefill_tokens += step.prefill_tokens
+        report.decode_seqs = step.decode_seqs
+        if step.prefill_tokens:
+            self._flush = True
+        slots, counts, computed, owners = report.slots, report.counts, report.computed_len, self.tokens_of
+        by_slot = self._by_slot
+        low = False
+        for index, chunk in enumerate(step.chunks):
+            slot = chunk.slot
+            sequence = by_slot[slot]
+            sequence.computed = done = chunk.start + chunk.count
+            if sequence.capacity - done <= LOW_WATER:
+                low = True
+            said = chunk.samples
+            if fresh:
+                slots.append(slot)
+                counts.append(1 if said else 0)
+                computed.append(done)
+                owners.append(sequence.request_id)
+            else:  # a merged step decodes the slots of the one before, in their order
+                counts[index] += 1
+                computed[index] = done
+            if said:
+                sequence.length = length = sequence.length + 1
+                if not sequence.spoke:
+                    self._first(sequence, now_us)
+                    if sequence.siblings:
+                        self._split(sequence, now_us)
+                if length >= sequence.end_len:
+                    self._finish(sequence)
+        self._flush = self._flush or low
+
+    def _first(self, sequence: SimSequence, now_us: int) -> None:
+        sequence.spoke = True
+        started_us = sequence.started_us if sequence.started_us >= 0 else now_us
+        wait_us = started_us - sequence.admitted_us
+        self._report.first_tokens.append(FirstToken(sequence.seq, wait_us, now_us - started_us, 1))
+        self._flush = True
+
+    def _finish(self, sequence: SimSequence) -> None:
+        self._report.finishes.append(Finish(sequence.slot, sequence.seq, sequence.ends_by))
+        self._leave(sequence)
+
+    def _split(self, leader: SimSequence, now_us: int) -> None:
+        """The end of the leader's prefill: its siblings begin to live, each with a first token of its own."""
+        siblings, leader.siblings = leader.siblings, []
+        report = self._report
+        for sibling in siblings:
+            sibling.computed, sibling.unsplit, sibling.started_us = leader.computed, False, leader.started_us
+            sibling.settle_pause()
+            sibling.length += 1
+            report.slots.append(sibling.slot)
+            report.counts.append(1)
+            report.computed_len.append(sibling.computed)
+            self.tokens_of.append(sibling.request_id)
+            self._first(sibling, now_us)
+            if sibling.length >= sibling.end_len:
+                self._finish(sibling)
+
+    def _leave(self, sequence: SimSequence) -> None:
+        del self._by_seq[sequence.seq]
+        del self._by_slot[sequence.slot]
+        self._report.released.append(Released(sequence.seq, sequence.length, sequence.computed))
+        self._flush = True
+        for leader in self._by_seq.values() if sequence.unsplit else ():
+            if sequence in leader.siblings:
+                leader.siblings.remove(sequence)
+        if sequence.siblings:
+            self._promote(sequence)
+
+    def _promote(self, leader: SimSequence) -> None:
+        """The leader left before its prefill ended: its first sibling goes on from the full blocks that they share."""
+        heir, *others = leader.siblings
+        size = self.hardware.block_tokens
+        heir.computed = min(leader.computed, heir.prompt_len // size * size, heir.length - 1)
+        heir.siblings, heir.unsplit = others, False
+        heir.wait_xfer, heir.wait_base = leader.wait_xfer, leader.wait_base
+        heir.settle_pause()
+
+    def _take(self, now_us: int) -> tuple[Reported, list[str]]:
+        """The current report, ready to leave."""
+        report, owners = self._report, self.tokens_of
+        report.step = self.steps
+        report.tokens = array("I", bytes(4 * sum(report.counts)))
+        if now_us - self._last_live_us >= LIVE_LIST_US:
+            self._last_live_us = now_us
+            report.live_seqs = list(self._by_seq)
+            report.live_transfers = [xfer_id for _ends, xfer_id, _order in self._transfers]
+        self._last_report_us = now_us
+        self._report = Reported(0, self.epoch)
+        self.tokens_of = []
+        self._flush = False
+        return report, owners
+
+    # -- orders ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, order: Order, now_us: int) -> None:
+        if isinstance(order, Grant):
+            granted = self._by_seq.get(order.seq)
+            if granted is not None:
+                granted.capacity += len(order.block_ids) * self.hardware.block_tokens
+        elif isinstance(order, Admit):
+            self._admit(order, now_us)
+        elif isinstance(order, Stop):
+            stopped = self._by_seq.get(order.seq)
+            if stopped is not None:
+                self._leave(stopped)
+        elif isinstance(order, StepPolicy):
+            self.budget = StepBudget(order.budget_with_decodes, order.budget_alone, order.max_seqs)
+        elif isinstance(order, Update):
+            updated = self._by_seq.get(order.seq)
+            if updated is not None:
+                updated.rank, updated.held = order.rank, order.paused
+                updated.settle_pause()
+        elif isinstance(order, Load | Offload):
+            size = len(order.block_ids) * self.hardware.block_bytes
+            took_us = self.hardware.tier_fixed_us + size / self.hardware.tier_bytes_per_us
+            heapq.heappush(self._transfers, (now_us + int(took_us), order.xfer_id, order))
+
+    def _admit(self, order: Admit, now_us: int) -> None:
+        size = self.hardware.block_tokens
+        leader = SimSequence(order, order.seq, order.slot, len(order.block_ids), size, now_us)
+        family: list[Admit | SiblingAdmit] = [order, *order.siblings]
+        for member in family[1:]:
+            sibling = SimSequence(order, member.seq, member.slot, len(member.block_ids), size, now_us)
+            sibling.computed, sibling.unsplit, sibling.wait_xfer = 0, True, 0
+            leader.siblings.append(sibling)
+        for sequence in (leader, *leader.siblings):
+            self._by_seq[sequence.seq] = self._by_slot[sequence.slot] = sequence
+            sequence.settle_pause()
+        if leader.wait_xfer and all(xfer_id != leader.wait_xfer for _ends, xfer_id, _order in self._transfers):
+            self._start_after_load(leader, 0)
+
+    def _end_transfer(self, order: Load | Offload) -> None:
+        ok = len(order.keys)
+        if self.store is None:
+            ok = 0
+        elif isinstance(order, Load):
+            ok = self.store.held_run(order.keys)
+        else:
+            self.store.put(order.keys)
+        size = ok * self.hardware.block_bytes
+        took_us = int(size / self.hardware.tier_bytes_per_us)
+        lookup_us = int(self.hardware.tier_fixed_us)
+        self._report.transfers_done.append(TransferDone(order.xfer_id, ok, size, lookup_us, took_us, "dram"))
+        self._flush = True
+        if isinstance(order, Load):
+            for sequence in self._by_seq.values():
+                if sequence.wait_xfer == order.xfer_id:
+                    self._start_after_load(sequence, ok)
+
+    def _start_after_load(self, sequence: SimSequence, ok_blocks: int) -> None:
+        loaded = sequence.wait_base + ok_blocks * self.hardware.block_tokens
+        sequence.computed = min(max(sequence.computed, loaded), sequence.length - 1)
+        sequence.wait_xfer = 0
+        sequence.settle_pause()
