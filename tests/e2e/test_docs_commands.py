@@ -38,14 +38,17 @@ ELSEWHERE = {
     "make soak": "the long forms",
     "make bench": "octavo bench serve is run here",
     "make demo": "octavo demo, run by tests/cli and below",
+    "octavo bench matrix": "a quarter of an hour",
     "docker compose": "no daemon here; tests/architecture checks the file against the compose specification",
 }
 """Beginnings of commands that are not run here -> who runs them, or why nobody can."""
 SHORTER = {
     "--duration": "2", "--requests": "4", "--max-tokens": "8", "--rate": "4", "--output-tokens": "8", "--warmup": "1",
-    "--repeat": "1", "--runs": "1",
+    "--repeat": "1", "--runs": "1", "--concurrency": "2", "--workers": "4", "--input-mean": "64",
 }  # fmt: skip
 """Flags whose numbers are for people with time."""
+MOONCAKE = [{"timestamp": at, "input_length": 40, "output_length": 4, "hash_ids": [1]} for at in (0, 200, 400)]
+"""A trace in Mooncake's form: what a reader of the benchmarks' page brings along."""
 NOT_A_FAILURE = {"octavo doctor": (0, 1)}
 """Commands whose exit code speaks of the machine."""
 
@@ -96,7 +99,11 @@ class Reader:
 
     def here(self, text: str) -> str:
         """The text with this cluster's addresses."""
-        for said, name in (("http://127.0.0.1:8000", "http"), ("127.0.0.1:50050", "grpc")):
+        for said, name in (
+            ("http://127.0.0.1:8000", "http"),
+            ("http://127.0.0.1:8080", "http"),  # the benchmarks' page measures another server there
+            ("127.0.0.1:50050", "grpc"),
+        ):
             text = text.replace(said, self.urls.get(name, said).removeprefix("grpc://"))
         return text.replace("http://localhost:8000", self.urls.get("http", "http://localhost:8000"))
 
@@ -117,6 +124,9 @@ class Reader:
             words = [sys.executable, "-c", self.here(example.text)]
         else:
             words = self.words(example.text)
+        if example.text.startswith("octavo bench compare"):  # two runs that the reader has made
+            for name in words[-2:]:
+                shutil.copy(self.folder / "serve.json", self.folder / name)
         return subprocess.run(
             words, env=self.environ, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S,
             stdin=subprocess.DEVNULL,
@@ -129,6 +139,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     found = Reader(tmp_path_factory.mktemp("reader"))
     for name in ("octavo.yaml", "docs"):  # commands of the pages may name files of the repository
         (found.folder / name).symlink_to(ROOT / name)
+    (found.folder / "mooncake.jsonl").write_text("".join(json.dumps(line) + "\n" for line in MOONCAKE))
     up = found.run(next(example for example in STARTS if example.page == README))
     assert up.returncode == 0, up.stderr
     found.urls = dict(line.split(None, 1) for line in up.stdout.splitlines() if "://" in line)
@@ -143,7 +154,8 @@ def runnable() -> list[Example]:
     """Each command once, README's in its order first; starting and stopping are the fixture's and the last test's."""
     once = {example.text: example for example in reversed(ALL)}
     order = list(dict.fromkeys(example.text for example in ALL))
-    return [once[text] for text in order if not text.startswith(("octavo up", "octavo down", *ELSEWHERE))]
+    here = [text for text in order if not text.startswith(("octavo up", "octavo down", *ELSEWHERE))]
+    return [once[text] for text in here if not text.endswith("--sweep")]  # a search over rates, for people with time
 
 
 @pytest.mark.parametrize("example", runnable(), ids=str)
@@ -159,7 +171,7 @@ def test_it_works_as_written(reader: Reader, example: Example) -> None:
     allowed = next((codes for start, codes in NOT_A_FAILURE.items() if example.text.startswith(start)), (0,))
     assert done.returncode in allowed, f"{example}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
     assert "Traceback" not in done.stderr
-    assert done.stdout.strip() or "--json" in example.text, f"{example} said nothing"
+    assert done.stdout.strip() or done.stderr.strip() or "--json" in example.text, f"{example} said nothing"
 
 
 def run_for_a_while(reader: Reader, example: Example) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from cluster import Cluster
+from cluster import Cluster, read
 from octavo.v1 import inference_pb2 as pb
 from playwright.async_api import Browser, BrowserContext, Page, Route, async_playwright, expect
 
@@ -162,7 +162,7 @@ async def test_stop_cancels_and_the_blocks_come_back(site: Site) -> None:
 async def test_the_live_view_shows_a_running_request_and_a_click_opens_its_waterfall(site: Site) -> None:
     look = await site.open(ADMIN)
     page = look.page
-    call = await site.generate(TENANT, "watched", 1500)
+    calls = [await site.generate(TENANT, name, 1500) for name in ("watched", "story-1", "story-2", "story-3")]
     try:
         row = page.locator("#running .request", has_text="watched")
         await expect(row.locator(".output.phase-decode")).to_be_visible()
@@ -171,7 +171,7 @@ async def test_the_live_view_shows_a_running_request_and_a_click_opens_its_water
         await row.click()
         await expect(page.locator("#waterfall .spans")).to_contain_text("decode")
         await expect(page.locator("#waterfall .spans")).to_contain_text("…")
-        await expect(page.locator("#workers")).to_contain_text("1/")
+        await expect(page.locator("#workers")).to_contain_text("4/")
         await expect(page.locator("#stores")).to_contain_text("dram")
         lit = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size"
         assert await page.locator("#workers canvas").evaluate(lit) > 4  # more than one colour and its ground
@@ -180,9 +180,28 @@ async def test_the_live_view_shows_a_running_request_and_a_click_opens_its_water
         await expect(page.locator("#ledger")).to_contain_text("prefix cache")
         await page.locator("#live").screenshot(path=site.shots / "page-live.png")
     finally:
-        call.cancel()
+        for call in calls:
+            call.cancel()
     await site.cluster.settle()
     look.check_quiet()
+
+
+async def test_what_a_request_took_is_told_at_its_end(site: Site) -> None:
+    """n > 1 in the final message, and a cancelled one in the answer of Cancel, from real steps on a real worker."""
+    metadata = (("authorization", f"Bearer {ADMIN}"),)
+    async with site.cluster.channel() as channel:
+        inference = site.cluster.inference(channel)
+        options = pb.Options(n=3, max_tokens=12, ignore_eos=True)
+        answer = await read(inference.Generate(pb.GenerateRequest(text="A " * 40, options=options), metadata=metadata))
+        cost = answer.finished.cost
+        assert cost.prefill_device_us > 0 and cost.decode_device_us > 0 and cost.kv_pool_byte_s > 0
+        assert cost.saved_sibling_tokens == 2 * answer.prompt_tokens and cost.recompute_device_us == 0
+        call = await site.generate(ADMIN, "to-cancel", 1500)
+        await call.read()
+        told = await inference.Cancel(pb.CancelRequest(request_id="to-cancel"), metadata=metadata)
+        assert told.outcome == "cancelled" and told.cost.prefill_device_us > 0 and told.cost.kv_pool_byte_s > 0
+        call.cancel()
+    await site.cluster.settle()
 
 
 async def test_a_tenant_sees_its_own_requests_and_nothing_of_the_cell(site: Site) -> None:
