@@ -47,8 +47,18 @@ print(json.dumps(found))
 """
 _KERNEL_PROBE = """
 import json
+from octavo_gpuworker.backends.native_open import describe as describe_native
 from octavo_gpuworker.kernels import describe
-print(json.dumps(list(describe())))
+print(json.dumps([describe_native(), *describe()]))
+"""
+_NATIVE_PROBE = """
+import json
+from octavo_gpuworker.backends.native_open import isas
+from octavo_gpuworker.native.library import NativeUnavailable
+try:
+    print(json.dumps({"isas": isas()}))
+except NativeUnavailable as error:
+    print(json.dumps({"reason": str(error)}))
 """
 
 
@@ -65,7 +75,7 @@ class Check:
 def examine(flags: list[str]) -> list[Check]:
     """Every check, in reading order. Nothing here raises: what cannot be found out is a finding."""
     manifest, checks = _manifest(flags)
-    checks += [_python(), *_cpu(), _memory(manifest), *_torch(), _compiler(), _packages()]
+    checks += [_python(), *_cpu(), _memory(manifest), *_torch(), _compiler(), _native(manifest), _packages()]
     checks += [_model(manifest), *port_checks(manifest), _disk(manifest), _shared_memory(), _cluster(manifest)]
     return checks
 
@@ -146,6 +156,28 @@ def _compiler() -> Check:
     if not found:
         return Check("compiler", "warn", "none", "install g++ (apt install build-essential) for native CPU kernels")
     return Check("compiler", "ok", found)
+
+
+def _native(manifest: Manifest) -> Check:
+    """Whether the native kernels load (they are built on first use), and what is lost where they do not."""
+    lost = "the worker runs on torch: slower steps, a start of some seconds more, and torch's memory"
+    try:
+        found = _ask_python(_NATIVE_PROBE, "the native kernels")
+    except OctavoError as error:
+        return Check("native kernels", "warn", str(error), lost)
+    if reason := found.get("reason", ""):
+        return Check("native kernels", "warn", reason, f"{lost}; g++ 11 or clang 14 builds them on the first start")
+    isas, wanted = found.get("isas", []), manifest.engine.native_isa
+    used = isas[isas.index(wanted) :] if wanted in isas else isas if wanted == "auto" else []
+    if not used:
+        has = ", ".join(isas) or "none"
+        return Check("native kernels", "warn", f"engine.native_isa is {wanted}, this CPU has {has}", "set it to auto")
+    fastest = {
+        "amx": "",
+        "avx512": "",
+        "avx2": "without AVX-512 BF16, bf16 weights are widened in registers; try engine.weights int8",
+    }
+    return Check("native kernels", "ok", f"{used[0]} (this CPU has {', '.join(isas)})", fastest.get(used[0], ""))
 
 
 def _packages() -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc.aio
+from octavo.errors import Unavailable
 from octavo.rpc.channels import open_channel
 from octavo.v1 import admin_pb2, admin_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 
@@ -41,6 +42,16 @@ class Probe:
         except grpc.aio.AioRpcError:
             return None
         return answer
+
+    async def decide(self, passed: bool, said: str) -> bool:
+        """Tells a gateway's release gate the verdict; whether it is open now. Raises Unavailable when nobody listens."""
+        gate = admin_pb2_grpc.ReleaseGateServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        try:
+            request = admin_pb2.DecideRequest(passed=passed, said=said)
+            answer: admin_pb2.DecideResponse = await gate.Decide(request, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"the gateway's release gate does not answer: {error.details()}") from error
+        return answer.open
 
     async def close(self) -> None:
         """Closes the channel."""

@@ -18,6 +18,7 @@ from typing import Protocol
 from octavo.v1 import admin_pb2
 
 from octavo_cli.exits import StartFailed
+from octavo_cli.gate_process import LOG, WAITING, run_gate_process
 from octavo_cli.plan import STOP_ORDER, ServicePlan
 from octavo_cli.ports import reachable
 from octavo_cli.process import ServiceProcess, open_probe
@@ -50,11 +51,20 @@ class Watcher(Protocol):
 class Supervisor:
     """Owns the processes of one cluster and its state.json. One per process; use it inside a running loop."""
 
-    def __init__(self, plans: Sequence[ServicePlan], run_dir: Path, drain_timeout_s: float, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        plans: Sequence[ServicePlan],
+        run_dir: Path,
+        drain_timeout_s: float,
+        watcher: Watcher,
+        gate_flags: Sequence[str] | None = None,
+    ) -> None:
+        """`gate_flags` are those of `octavo gate`, which runs when the gateway waits for it; None: there is no gate."""
         self._plans = list(plans)
         self._run_dir = run_dir
         self._drain_timeout_s = drain_timeout_s
         self._watcher = watcher
+        self._gate_flags = gate_flags
         self._running: dict[str, ServiceProcess] = {}
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -79,13 +89,14 @@ class Supervisor:
         self._save()
         keepers = [asyncio.create_task(self._keep(plan), name=plan.name) for plan in self._plans]
         limit = asyncio.create_task(self._limit_start(ready_timeout_s))
+        gate = asyncio.create_task(self._keep_gate())
         stopping = asyncio.create_task(self._stopping.wait())
         # a keeper only ends by itself when it raised
         await asyncio.wait([stopping, *keepers], return_when=asyncio.FIRST_COMPLETED)
-        for task in (limit, stopping, *keepers):
+        for task in (limit, gate, stopping, *keepers):
             task.cancel()
         results = await asyncio.gather(*keepers, return_exceptions=True)
-        await asyncio.gather(limit, stopping, return_exceptions=True)
+        await asyncio.gather(limit, gate, stopping, return_exceptions=True)
         failed = self._failure is not None or any(isinstance(result, Exception) for result in results)
         clean = await self._drain(asked=not failed)
         for result in results:
@@ -149,6 +160,21 @@ class Supervisor:
             self.state = replace(self.state, ready=True, urls=self._urls())
             self._save()
             self._watcher.ready(self.state.urls, time.monotonic() - self._started_s)
+
+    async def _keep_gate(self) -> None:
+        """Runs the release gate whenever a gateway begins to wait for it; a failure before ready ends the cluster."""
+        while self._gate_flags is not None:
+            waiting = [item for item in self.state.services if item.why == WAITING]
+            others = [item for item in self.state.services if item.kind != "gateway"]
+            if not waiting or any(item.state != "serving" for item in others):
+                await asyncio.sleep(POLL_STARTING_S)
+                continue
+            code, said = await run_gate_process(self._gate_flags, self._run_dir)
+            if code != 0 and not self.state.ready:
+                self._failure = StartFailed.with_code(f"{said}; see {self._run_dir / 'logs' / LOG}", code)
+                self._stopping.set()
+                return
+            await asyncio.sleep(POLL_SERVING_S)  # until the watcher has heard the gateway's new state
 
     async def _limit_start(self, ready_timeout_s: float) -> None:
         await asyncio.sleep(ready_timeout_s)

@@ -48,11 +48,10 @@ def run_foreground(
         leases = PortLeases()
         try:
             plans = plan_cluster(settings, flags, workers, leases, modules)
-            clean = asyncio.run(
-                _supervise(
-                    Supervisor(plans, run_dir, settings.manifest.deployment.drain_timeout_s, watcher), ready_timeout_s
-                )
-            )
+            drain_timeout_s = settings.manifest.deployment.drain_timeout_s
+            gate_flags = flags if settings.manifest.release_gate.enabled else None
+            supervisor = Supervisor(plans, run_dir, drain_timeout_s, watcher, gate_flags)
+            clean = asyncio.run(_supervise(supervisor, ready_timeout_s))
         finally:
             leases.close()
             remove_state(run_dir)

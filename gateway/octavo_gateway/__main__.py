@@ -26,12 +26,14 @@ from octavo.v1 import inference_pb2
 
 from octavo_gateway.admission import Admission, GenerationDefaults
 from octavo_gateway.chat import ChatRenderer
+from octavo_gateway.gate_link import start_gate
 from octavo_gateway.gateway import ModelFacts, OctavoGateway
 from octavo_gateway.http.server import start_http
 from octavo_gateway.metrics import GatewayMetrics
 from octavo_gateway.page.cell_wire import CellWatch
 from octavo_gateway.page.feed import LiveFeed
 from octavo_gateway.page.latency import LatencyWindow
+from octavo_gateway.release_gate import Gate
 from octavo_gateway.service import InferenceServicer, register
 from octavo_gateway.tenants import TenantDirectory
 from octavo_gateway.tokenizer_files import generation_defaults, load_tokenizer
@@ -82,9 +84,20 @@ async def setup(host: Host) -> None:
     except BadArtifact as error:
         raise ArtifactRefused(str(error)) from error
 
-    def on_ready(ready: bool) -> None:
+    gate = Gate(open=not manifest.release_gate.enabled)
+
+    def tell_state() -> None:
         if host.state != "draining":
-            host.set_state("serving" if ready else "not_serving", "" if ready else "no scheduler with a ready worker")
+            why = (
+                ""
+                if upstream.ready and gate.open
+                else gate.why
+                if upstream.ready
+                else "no scheduler with a ready worker"
+            )
+            host.set_state("not_serving" if why else "serving", why)
+
+    gate.on_change.append(tell_state)
 
     channel = open_channel(settings.scheduler)
     upstream = Upstream(
@@ -98,7 +111,7 @@ async def setup(host: Host) -> None:
         admission.rekey,
         time.monotonic,
         host.log,
-        on_ready,
+        lambda _ready: tell_state(),
         lambda load: metrics.cell_load(load),
     )
     metrics = GatewayMetrics(
@@ -112,7 +125,7 @@ async def setup(host: Host) -> None:
     tenants = TenantDirectory(manifest.tenants.keys, manifest.tenants.admins)
     gateway = OctavoGateway(
         admission, upstream, tenants, facts, metrics, host.tracer, host.log,
-        time.monotonic, settings.slow_client_timeout_s, window.ended,
+        time.monotonic, settings.slow_client_timeout_s, gate, window.ended,
     )  # fmt: skip
     feed = LiveFeed(CellWatch(channel), window, upstream.live_requests, time.monotonic, admission.model, host.log)
     metrics.watch_viewers(lambda: feed.viewers)
@@ -121,6 +134,8 @@ async def setup(host: Host) -> None:
     host.on_drain(gateway.drain)
     await host.listen(settings.grpc_listen)
     host.set_state("not_serving", "no scheduler with a ready worker")
+    if not gate.open:
+        await start_gate(gateway, gate, host)
     await start_http(gateway, feed, host)
     host.log.info("gRPC on %s, HTTP on %s", host.urls["grpc"], host.urls["http"])
     host.spawn(upstream.run(), "upstream")

@@ -31,6 +31,7 @@ from octavo_gateway.chat import check_messages
 from octavo_gateway.generation import GenerationView
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.metrics import GatewayMetrics
+from octavo_gateway.release_gate import Gate
 from octavo_gateway.requests import (
     Audience,
     CancelOutcome,
@@ -75,6 +76,7 @@ class OctavoGateway:
         log: logging.Logger,
         clock: Callable[[], float],
         slow_client_timeout_s: float = 10.0,
+        gate: Gate | None = None,
         on_end: Callable[[LiveRequest], None] = lambda live: None,
     ) -> None:
         self._on_end = on_end
@@ -88,6 +90,7 @@ class OctavoGateway:
         self._tracer = tracer
         self._log = log
         self._clock = clock
+        self._gate = gate or Gate(open=True)
         self._live: dict[tuple[str, str], LiveRequest] = {}  # (tenant, request id)
         self._by_key: dict[tuple[str, str], LiveRequest] = {}  # (tenant, idempotency key)
         self._ackable: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -95,7 +98,7 @@ class OctavoGateway:
 
     @property
     def ready(self) -> bool:
-        return self._upstream.ready and not self._draining
+        return self._upstream.ready and self._gate.open and not self._draining
 
     @property
     def live_count(self) -> int:
@@ -126,6 +129,8 @@ class OctavoGateway:
             raise Unavailable(
                 "this gateway is shutting down; try another", reason="rejected-draining", retry_after_s=1.0
             )
+        if not edge.internal:
+            self._gate.check()
         if not self._upstream.ready:  # a bad request is told so at once, whoever is away
             self._admission.check(params, self._upstream.limits or UNKNOWN_LIMITS)
             self._admission.check_sampling(params, self._upstream.limits or UNKNOWN_LIMITS)
@@ -228,6 +233,8 @@ class OctavoGateway:
         span = RequestSpan(self._tracer, edge.edge, "attach", self._admission.model, edge.traceparent, time.time_ns())
         try:
             tenant = self._tenants.tenant_of(edge.api_key)
+            if not edge.internal:
+                self._gate.check()
             check.name("request_id", request_id, MAX_NAME_CHARS)
             check.name("idempotency_key", idempotency_key, MAX_NAME_CHARS)
             if not request_id and not idempotency_key:

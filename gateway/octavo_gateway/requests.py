@@ -69,6 +69,7 @@ class EdgeContext:
     api_key: str = ""
     traceparent: str = ""
     deadline_s: float | None = None  # the call's own remaining time
+    internal: bool = False  # came through the channel of the release gate, which is before ready
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 import grpc.aio
 from octavo.errors import InternalError, InvalidRequest, OctavoError
+from octavo.rpc.stall import StallGuard
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 
@@ -23,7 +24,7 @@ NO_DEADLINE_S: Final = 1e8
 """gRPC reports a call without a deadline as one in many years."""
 
 
-def edge_context(context: Context) -> EdgeContext:
+def edge_context(context: Context, internal: bool = False) -> EdgeContext:
     """What metadata and the call's deadline say."""
     metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
     remaining = context.time_remaining()
@@ -32,6 +33,7 @@ def edge_context(context: Context) -> EdgeContext:
         api_key=_text(metadata.get("authorization") or metadata.get("x-api-key") or ""),
         traceparent=_text(metadata.get("traceparent") or ""),
         deadline_s=remaining if remaining is not None and remaining < NO_DEADLINE_S else None,
+        internal=internal,
     )
 
 
@@ -40,24 +42,28 @@ def _text(value: str | bytes) -> str:
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """One handler per rpc; every OctavoError becomes a rich status, everything else INTERNAL."""
+    """One handler per rpc; every OctavoError becomes a rich status, everything else INTERNAL.
 
-    def __init__(self, gateway: Gateway, log: logging.Logger) -> None:
+    `internal` is the one on the channel of the release gate, whose calls are answered before the gateway is ready.
+    """
+
+    def __init__(self, gateway: Gateway, log: logging.Logger, internal: bool = False) -> None:
         self._gateway = gateway
         self._log = log
+        self._internal = internal
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
-        edge = edge_context(context)
+        edge = edge_context(context, self._internal)
         await self._stream(
             context, pb.GenerateResponse, lambda: self._gateway.start(wire.generate_params(request), edge)
         )
 
     async def Chat(self, request: pb.ChatRequest, context: Context) -> None:
-        edge = edge_context(context)
+        edge = edge_context(context, self._internal)
         await self._stream(context, pb.ChatResponse, lambda: self._gateway.start(wire.chat_params(request), edge))
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:
-        edge = edge_context(context)
+        edge = edge_context(context, self._internal)
         await self._stream(
             context,
             pb.AttachResponse,
@@ -68,14 +74,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, context: Context, response: type[wire.StreamResponse], start: Callable[[], Awaitable[Generation]]
     ) -> None:
         generation: Generation | None = None
+        guard = StallGuard(self._gateway.slow_client_timeout_s)
         try:
             generation = await start()
             first = response(started=wire.started_message(generation))
-            await self._write(context, generation, first)
+            await write_or_cancel(context.write(first), generation, guard)
             async for event in generation:
                 message = response()
                 wire.fill_event(message, event)
-                await self._write(context, generation, message)
+                await write_or_cancel(context.write(message), generation, guard)
             context.set_trailing_metadata(cost_trailer(generation))
         except OctavoError as error:
             await abort(context, error, generation)
@@ -88,11 +95,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         except Exception as error:  # noqa: BLE001  a bug ends its own call, and says so
             await self._broken(context, error)
         finally:
+            guard.close()
             if generation is not None:
                 await generation.close("client_disconnect")
-
-    async def _write(self, context: Context, generation: Generation, message: wire.StreamResponse) -> None:
-        await write_or_cancel(context.write(message), generation, self._gateway.slow_client_timeout_s)
 
     async def _broken(self, context: Context, error: Exception) -> NoReturn:
         self._log.error("a call failed", exc_info=error)
@@ -108,7 +113,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
         async def answer() -> pb.CancelResponse:
-            outcome = await self._gateway.cancel(request.request_id, request.reason, edge_context(context))
+            outcome = await self._gateway.cancel(
+                request.request_id, request.reason, edge_context(context, self._internal)
+            )
             return pb.CancelResponse(
                 found=outcome.found,
                 outcome=outcome.outcome,
@@ -123,7 +130,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
         async def answer() -> pb.AckResponse:
-            edge = edge_context(context)
+            edge = edge_context(context, self._internal)
             found = self._gateway.ack(
                 request.request_id, request.byte_end, request.first_token_ms, request.last_token_ms, edge
             )
@@ -135,7 +142,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async def answer() -> pb.TokenizeResponse:
             add_bos = request.add_bos if request.HasField("add_bos") else None
-            ids = self._token_ids(request, edge_context(context), parse_special=request.parse_special, add_bos=add_bos)
+            ids = self._token_ids(
+                request, edge_context(context, self._internal), parse_special=request.parse_special, add_bos=add_bos
+            )
             return pb.TokenizeResponse(token_ids=ids, pieces=self._gateway.pieces(ids))
 
         response: pb.TokenizeResponse = await self._unary(context, answer)
@@ -143,7 +152,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
         async def answer() -> pb.CountTokensResponse:
-            edge = edge_context(context)
+            edge = edge_context(context, self._internal)
             tokens = len(self._token_ids(request, edge))
             return pb.CountTokensResponse(tokens=tokens, max_model_len=self._gateway.models(edge)[0].max_model_len)
 
@@ -177,7 +186,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             text = self._gateway.detokenize(
                 request.model,
                 list(request.token_ids),
-                edge_context(context),
+                edge_context(context, self._internal),
                 skip_special_tokens=request.skip_special_tokens,
             )
             return pb.DetokenizeResponse(text=text)
@@ -187,7 +196,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         async def answer() -> pb.ListModelsResponse:
-            models = self._gateway.models(edge_context(context))
+            models = self._gateway.models(edge_context(context, self._internal))
             return pb.ListModelsResponse(models=[wire.model_message(model) for model in models])
 
         response: pb.ListModelsResponse = await self._unary(context, answer)

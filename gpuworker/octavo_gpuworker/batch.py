@@ -34,6 +34,8 @@ class StepBatch:
     positions: NDArray[np.int32]
     """[R]: position of the token that is drawn."""
     slots: SlotTable
+    pending: NDArray[np.int64] | None = None
+    """[T]: the row of the step before, launched and not read yet, whose token this is; -1 where token_ids has it. None: nowhere."""
 
 
 def views(sequences: Iterable[Sequence], block_tokens: int) -> list[SeqView]:

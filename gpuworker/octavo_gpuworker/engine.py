@@ -41,7 +41,7 @@ from octavo_gpuworker.orders import (
 )
 from octavo_gpuworker.refusal import admit_fault, blocks_fault
 from octavo_gpuworker.reporter import Reporter
-from octavo_gpuworker.sequence import Sequence, from_admit
+from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
 from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
@@ -289,6 +289,7 @@ class Engine:
         self.steps += 1
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
+        self._slots.extend(batch.row_slots, batch.positions, result.sampled.tokens)
         for seq, token, logprobs in zip(batch.rows, result.sampled.tokens, result.sampled.logprobs, strict=True):
             self._commit(seq, token, logprobs, result.sample_ns)
         wall_ns = time.monotonic_ns() - began_ns
@@ -298,10 +299,8 @@ class Engine:
         """Books the computed positions, and splits the groups whose prefill has ended."""
         for chunk in chunks:
             seq = self._by_slot[chunk.slot]
+            self._start_chunk(seq, chunk, wall_ns)
             seq.computed = chunk.start + chunk.count
-            if not seq.first_token_ns or chunk.count > 1:
-                seq.started_ns = seq.started_ns or wall_ns
-                seq.chunks.append((wall_ns, chunk.count))
             if len(seq.blocks) * self.pool.block_tokens - seq.computed <= LOW_WATER:
                 self._reporter.runs_low()
             if not chunk.samples:
@@ -310,6 +309,12 @@ class Engine:
                 for sibling in seq.siblings:
                     self._split(seq, sibling)
                 seq.siblings = []
+
+    def _start_chunk(self, seq: Sequence, chunk: Chunk, wall_ns: int) -> None:
+        """Notes a prefill chunk for the span; a decode behind a token that is still drawn is none."""
+        if chunk.count > 1 or not (seq.first_token_ns or seq.tokens[chunk.start] == PENDING):
+            seq.started_ns = seq.started_ns or wall_ns
+            seq.chunks.append((wall_ns, chunk.count))
 
     def _split(self, leader: Sequence, sibling: Sequence) -> None:
         """The sibling begins to live: full prompt blocks are shared already, what is not (the partial one) is copied."""
@@ -325,7 +330,6 @@ class Engine:
         if token < 0:
             self._fail(seq, "the model gave logits that are not finite for this sequence")
             return
-        self._slots.append(seq.slot, len(seq.tokens), token)
         seq.tokens.append(token)
         seq.steps += 1
         if not seq.first_token_ns:

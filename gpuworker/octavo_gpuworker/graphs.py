@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.model.pool import KvPool
-from octavo_gpuworker.step_buffer import StepBuffer
+from octavo_gpuworker.step_buffer import StepBuffer, pack
 
 BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sequences per captured step: at most half of a batch is padding, a third from 16 on."""
@@ -190,10 +190,14 @@ class GraphedForward:
 
 
 def _moved(inputs: StepInputs, device: torch.device) -> StepInputs:
-    if device.type == "cpu":
-        return inputs
-    moved = {name: getattr(inputs, name).to(device, non_blocking=True) for name in StepBuffer.ORDER}
-    return replace(inputs, **moved)
+    """The same step on `device` by one packed copy, drawn tokens in their places."""
+    arrays = [getattr(inputs, name).numpy() for name in StepBuffer.ORDER]
+    arrays += [] if inputs.pending is None else [inputs.pending.numpy()]
+    names = (*StepBuffer.ORDER, "pending")
+    tensors: dict[str, Any] = dict(zip(names, pack(arrays, device), strict=False))
+    moved = replace(inputs, **tensors)
+    moved.place_drawn()
+    return moved
 
 
 def graphed(decoder: Decoder, pool: KvPool, *, enabled: bool, max_model_len: int) -> GraphedForward | None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from octavo_gpuworker.orders import AdmitOrder, Sampling, SiblingOrder
+
+PENDING: Final = -1
+"""Stands for a token that a launched step draws and the host has not read."""
 
 
 @dataclass(slots=True)

@@ -229,7 +229,23 @@ class Observability:
 @dataclass(frozen=True, slots=True)
 class ReleaseGate:
     enabled: bool = False
-    """Run the correctness gate before ready."""
+    """The gateway serves nobody until `octavo gate` has passed; `octavo up` runs it before ready."""
+    reference: str = ""
+    """Reference file of the parity and quality checks; empty: the one that comes with the command."""
+    variant: bool = False
+    """The weights differ from the reference on purpose (quantized): quality judges them instead of parity."""
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of the served activations; float32 has far closer tolerances."""
+    skip: tuple[str, ...] = ()
+    """Checks that are not made."""
+    bench_requests: int = 16
+    """Requests of the benchmark after the checks; 0: none."""
+    max_ttft_p99_ms: float = 0.0
+    """Slowest p99 time to first token that passes; 0: any."""
+    max_itl_p99_ms: float = 0.0
+    """Slowest p99 time between chunks that passes; 0: any."""
+    min_output_tokens_per_s: float = 0.0
+    """Least output throughput that passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +276,6 @@ NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),
-    "release_gate.enabled": (False,),
     "tenants.weights": ({},),
 }
 """Keys whose feature is not whole yet -> the values that work today."""
@@ -297,6 +312,10 @@ def check_values(manifest: Manifest) -> None:
         "kvstore.write_behind_bytes": 0,
         "gateway.slow_client_timeout_s": 0.1,
         "gateway.max_body_bytes": 1024,
+        "release_gate.bench_requests": 0,
+        "release_gate.max_ttft_p99_ms": 0,
+        "release_gate.max_itl_p99_ms": 0,
+        "release_gate.min_output_tokens_per_s": 0,
     }
     for key, least in minimums.items():
         section, name = key.split(".")

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+from octavo.manifest import Engine, Manifest
 from octavo_cli import doctor
 
 
@@ -55,6 +56,25 @@ def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) 
     assert found["torch"].verdict == "fail" and "no_such_torch" in found["torch"].found
     monkeypatch.setattr(doctor, "_TORCH_PROBE", 'print(\'{"torch": "1", "threads": 1, "cuda": false}\')')
     assert verdicts(doctor._torch())["torch"].verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("answer", "flags", "verdict", "word"),
+    [
+        ({"isas": ["avx512", "avx2"]}, {}, "ok", "avx512"),
+        ({"isas": ["avx2"]}, {}, "ok", "int8"),
+        ({"isas": ["avx512", "avx2"]}, {"native_isa": "amx"}, "warn", "native_isa is amx"),
+        ({"reason": "no C++ compiler found (c++, g++, clang++)"}, {}, "warn", "g++"),
+    ],
+)
+def test_what_is_lost_without_the_native_kernels_is_told(
+    monkeypatch: pytest.MonkeyPatch, answer, flags, verdict, word
+) -> None:
+    monkeypatch.setattr(doctor, "_ask_python", lambda code, what: answer)
+    found = doctor._native(Manifest(engine=Engine(**flags)))
+    assert found.verdict == verdict and word in found.found + found.advice
+    if "reason" in answer:
+        assert "torch" in found.advice
 
 
 def test_the_command_prints_json_and_ends_with_1_when_something_fails(octavo: Any) -> None:

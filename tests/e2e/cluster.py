@@ -179,6 +179,11 @@ class Cluster:
                 scheduler_pb2.GetStatusRequest(), timeout=5
             )
 
+    async def busiest(self) -> tuple[str, int]:
+        """The worker with the most running sequences, and how many: placement follows measured costs, so it may be any."""
+        workers = (await self.status()).workers
+        return max(((worker.worker_id, worker.running) for worker in workers), key=lambda pair: pair[1])
+
     async def settle(self, timeout_s: float = 60.0) -> scheduler_pb2.GetStatusResponse:
         """The status once nothing runs, waits or is held; fails with the last status when that never comes."""
         deadline = time.monotonic() + timeout_s
@@ -236,10 +241,10 @@ async def read(call: Any) -> Answer:
 
 
 class DelayProxy:
-    """A TCP proxy that holds every byte back for `delay_s`, in both directions, in order."""
+    """A TCP proxy that holds every byte back for `delay_s`, in both directions; it may change while nothing is under way."""
 
     def __init__(self, port: int, target_port: int, delay_s: float) -> None:
-        self._port, self._target_port, self._delay_s = port, target_port, delay_s
+        self._port, self._target_port, self.delay_s = port, target_port, delay_s
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> asyncio.Server:
@@ -260,5 +265,5 @@ class DelayProxy:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
-                loop.call_later(self._delay_s, sink.write, data)
-        loop.call_later(self._delay_s, sink.close)
+                loop.call_later(self.delay_s, sink.write, data)
+        loop.call_later(self.delay_s, sink.close)

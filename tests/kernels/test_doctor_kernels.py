@@ -21,6 +21,7 @@ def test_the_table_with_its_reasons() -> None:
     assert done.returncode == 0, done.stderr
     lines = dict(line.split(": ", 1) for line in done.stdout.splitlines())
     assert {"paged_attention", "store_kv", "linear", "rms_norm", "gather_blocks"} <= lines.keys()
+    assert "native" in lines.pop("step"), "a whole step on the native kernels, or the reason why not"
     assert all("triton" in line for line in lines.values()), "chosen, or the reason why not"
 
 

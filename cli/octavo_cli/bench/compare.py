@@ -105,7 +105,9 @@ def refuse_unlike(a: Figures, b: Figures) -> None:
 def differences(a: Figures, b: Figures) -> list[Difference]:
     """Settings, model, versions and machine that are not the same."""
     found = list(_unlike("machine", a.machine, b.machine))
-    found += _unlike("served", a.config.get("served", {}), b.config.get("served", {}))
+    one, other = a.config.get("served", {}), b.config.get("served", {})
+    for fact in (key for key in one if key in other):  # what only one server says of itself is not known to differ
+        found += _unlike(f"served.{fact}", one[fact], other[fact])
     if a.commit != b.commit:
         found.append(Difference("commit", a.commit, b.commit))
     return found

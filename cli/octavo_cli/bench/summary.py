@@ -11,6 +11,8 @@ from octavo_cli.bench.sample import Run, Sample
 from octavo_cli.bench.slo import Slo
 
 SHARES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"), (1.0, "max"))
+FEW = ((0.5, "p50"), (0.99, "p99"))
+"""Quantiles of what is told beside the main latencies."""
 CLASSES = ((32, "short"), (256, "medium"), (1 << 62, "long"))
 """Output tokens up to which an answer is of this length class."""
 
@@ -52,12 +54,14 @@ def length_class(output_tokens: int) -> str:
     return next(word for most, word in CLASSES if output_tokens <= most)
 
 
-def quantiles(name: str, values: Iterable[float | None], suffix: str = "") -> list[Figure]:
-    """p50, p95, p99 and max of what was measured; nothing when nothing was."""
+def quantiles(
+    name: str, values: Iterable[float | None], suffix: str = "", shares: Sequence[tuple[float, str]] = SHARES
+) -> list[Figure]:
+    """p50, p95, p99 and max (or other shares) of what was measured; nothing when nothing was."""
     known = [value for value in values if value is not None]
     if not known:
         return []
-    return [figure_of(f"{name}_{word}{suffix}", known, "ms", share) for share, word in SHARES]
+    return [figure_of(f"{name}_{word}{suffix}", known, "ms", share) for share, word in shares]
 
 
 def _outcomes(run: Run) -> list[Figure]:
@@ -99,8 +103,8 @@ def _latency(samples: Sequence[Sample]) -> list[Figure]:
 def _by_cache(samples: Sequence[Sample]) -> list[Figure]:
     """TTFT of requests that found a part of their prompt in a cache, and of those that did not, never in one figure."""
     told = [sample for sample in samples if sample.cached_tokens is not None and sample.prompt_tokens]
-    figures = quantiles("ttft", (sample.ttft_ms for sample in told if sample.cached_tokens), "/hit")
-    figures += quantiles("ttft", (sample.ttft_ms for sample in told if not sample.cached_tokens), "/miss")
+    figures = quantiles("ttft", (sample.ttft_ms for sample in told if sample.cached_tokens), "/hit", FEW)
+    figures += quantiles("ttft", (sample.ttft_ms for sample in told if not sample.cached_tokens), "/miss", FEW)
     prompt = sum(sample.prompt_tokens for sample in told)
     if prompt:
         cached = sum(sample.cached_tokens or 0 for sample in told)
@@ -112,7 +116,7 @@ def _by_length(answered: Sequence[Sample]) -> list[Figure]:
     figures: list[Figure] = []
     for _most, word in CLASSES:
         group = [sample for sample in answered if length_class(sample.output_tokens) == word]
-        figures += quantiles("e2e", (sample.e2e_ms for sample in group), f"/{word}")
+        figures += quantiles("e2e", (sample.e2e_ms for sample in group), f"/{word}", FEW)
     return figures
 
 
@@ -137,16 +141,16 @@ def _client_and_server(run: Run) -> list[Figure]:
     figures = [*quantiles("send_lag", (sample.lag_ms for sample in run.samples))]
     figures.append(Figure("client_cpu", run.client_cpu_s / run.wall_s, "cores", n=count))
     figures.append(Figure("client_cpu_per_request", run.client_cpu_s * 1000.0 / count, "ms", n=count))
-    figures += quantiles("server_ttft", (sample.server.ttft_ms for sample in run.samples))
-    figures += quantiles("server_e2e", (sample.server.e2e_ms for sample in run.samples))
-    figures += quantiles("server_queue", (sample.server.queue_ms for sample in run.samples))
-    figures += quantiles("server_prefill", (sample.server.prefill_ms for sample in run.samples))
+    figures += quantiles("server_ttft", (sample.server.ttft_ms for sample in run.samples), shares=FEW)
+    figures += quantiles("server_e2e", (sample.server.e2e_ms for sample in run.samples), shares=FEW)
+    figures += quantiles("server_queue", (sample.server.queue_ms for sample in run.samples), shares=FEW)
+    figures += quantiles("server_prefill", (sample.server.prefill_ms for sample in run.samples), shares=FEW)
     outside = [
         sample.ttft_ms - sample.server.ttft_ms
         for sample in run.samples
         if sample.ttft_ms is not None and sample.server.ttft_ms is not None
     ]
-    return [*figures, *quantiles("ttft_outside_server", outside)]
+    return [*figures, *quantiles("ttft_outside_server", outside, shares=FEW)]
 
 
 def _cost(run: Run, slo: Slo, costs: Costs) -> list[Figure]:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from octavo_cli.bench.report import print_figures
 from octavo_cli.commands.bench_engine import PASSED_ON, engine
+from octavo_cli.commands.bench_quality import quality
 from octavo_cli.exits import NoCluster
 from octavo_cli.locate import gateway_url
 from octavo_cli.up import start_detached, stop_cluster
@@ -75,6 +76,7 @@ def tell(line: str) -> None:
 def register(app: typer.Typer) -> None:
     """Adds the group."""
     bench_app.command("engine", context_settings=PASSED_ON)(engine)
+    bench_app.command("quality", context_settings=PASSED_ON)(quality)
     from octavo_cli.commands import bench_compare, bench_matrix, bench_serve
 
     for module in (bench_serve, bench_compare, bench_matrix):

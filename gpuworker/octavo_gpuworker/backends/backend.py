@@ -46,9 +46,14 @@ class Backend(Protocol):
     def fingerprint(self) -> bytes:
         """32 bytes: whatever decides the pool's bytes for given token ids, its layout included; the root of block keys."""
 
-    def launch(self, batch: StepBatch) -> Any:
+    @property
+    def pipelined(self) -> bool:
+        """`launch` returns while the step runs, and takes tokens of the step before that only the device knows."""
+
+    def launch(self, batch: StepBatch, before: Any = None) -> Any:
         """Begins a step and answers with a handle for `result`; the batch's arrays may be reused once `result` returned.
 
+        `before`: the handle of the step whose rows `batch.pending` names, launched last and not read yet.
         Errors for which `out_of_memory` holds leave the pool's other blocks whole; any other one is final.
         """
 

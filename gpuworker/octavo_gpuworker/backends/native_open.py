@@ -52,6 +52,19 @@ def manifest_refusal(manifest: Manifest) -> str:
     return ""
 
 
+def isas() -> tuple[str, ...]:
+    """The instruction sets that the library runs here, best first. Raises NativeUnavailable with the reason when it cannot."""
+    return load_library().isas
+
+
+def describe() -> str:
+    """One line for the operation table: what a whole step would run on, or why it would not."""
+    try:
+        return f"step: native-{isas()[0]} (one call per step; where it serves, the rows below are not used)"
+    except NativeUnavailable as error:
+        return f"step: by the rows below (not native: {error})"
+
+
 def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> NativeBackend:
     """Maps or packs the weights and makes the pool. NativeRefused as above; OctavoError (BadArtifact) when the model itself is at fault."""
     if reason := manifest_refusal(manifest):
@@ -125,6 +138,7 @@ def native_limits(library: Library, model: NativeModel, packed: Packed) -> Limit
         kv_token_bytes=model.pool.shape[1] // model.block_tokens,
         token_macs=token_macs,
         head_macs=config.d_model * config.vocab_size,
+        pair_macs=2 * config.layers * config.q_heads * config.head_dim,
         threads=threads,
         stream_bytes_per_s=lambda: float(handle.octavo_stream_bytes_per_s(body.ctypes.data, len(body), threads, isa)),
         peak_macs_per_s=lambda: float(handle.octavo_peak_macs_per_s(FORMATS[packed.format], threads, isa)),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +19,8 @@ from octavo_gpuworker.backends.backend import StepResult
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.torch_limits import torch_limits
 from octavo_gpuworker.backends.torch_profiler import TorchProfiler
-from octavo_gpuworker.backends.weight_size import weight_gauges
 from octavo_gpuworker.batch import StepBatch
-from octavo_gpuworker.device_sampler import sampler_of
+from octavo_gpuworker.device_sampler import Drawn, draw_on_device, read_drawn, sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
@@ -45,6 +45,8 @@ class Forward(Protocol):
 class _Launched:
     batch: StepBatch
     logits: Tensor
+    drawn: Drawn | None
+    """What a pipelined launch drew; else `result` draws."""
     forward_ns: int
 
 
@@ -63,16 +65,17 @@ class TorchBackend:
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
         profiler: TorchProfiler | None = None,
-        sizes: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
+        draw: Callable[[Tensor, Rows[Sequence]], Drawn] | None = None,
     ) -> None:
+        """`draw`: enqueues a draw and leaves its tokens on the device, so that steps can be pipelined; None: they are not."""
         self.decoder: Forward = decoder
         self.pool = pool
         self.graphs = graphs
         self.fingerprint = fingerprint
         self._sample = sampler
+        self._draw = draw
         self._kernel_calls = kernel_calls
         self.profiler = profiler
-        self._sizes = dict(sizes or {})
 
     @property
     def vocab_size(self) -> int:
@@ -82,18 +85,31 @@ class TorchBackend:
     def max_position(self) -> int:
         return self.decoder.config.max_position
 
-    def launch(self, batch: StepBatch) -> _Launched:
+    @property
+    def pipelined(self) -> bool:
+        return self._draw is not None
+
+    def launch(self, batch: StepBatch, before: _Launched | None = None) -> _Launched:
         began_ns = time.monotonic_ns()
         if self.profiler is not None:
             self.profiler.begin_step()
         forward: Forward | GraphedForward = self.graphs or self.decoder
-        logits = forward.forward(step_inputs(batch, forward.device), self.pool)
-        return _Launched(batch, logits, time.monotonic_ns() - began_ns)
+        inputs = step_inputs(batch, forward.device)
+        if inputs.pending is not None and before is not None and before.drawn is not None:
+            inputs.drawn = before.drawn.tokens
+            if self.graphs is None:
+                inputs.place_drawn()
+        logits = forward.forward(inputs, self.pool)
+        drawn = self._draw(logits, batch.rows) if self._draw is not None and batch.rows else None
+        return _Launched(batch, logits, drawn, time.monotonic_ns() - began_ns)
 
     def result(self, launched: _Launched) -> StepResult:
         began_ns = time.monotonic_ns()
-        batch, logits = launched.batch, launched.logits
-        sampled = self._sample(logits, batch.rows)
+        rows = launched.batch.rows
+        if launched.drawn is not None:
+            sampled = read_drawn(launched.drawn, rows)
+        else:
+            sampled = self._sample(launched.logits, rows)
         if self.profiler is not None:
             self.profiler.end_step()
         return StepResult(sampled, launched.forward_ns, time.monotonic_ns() - began_ns)
@@ -129,9 +145,9 @@ class TorchBackend:
 
     def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
         if self.graphs is None:
-            return self._sizes
+            return {}
         stats = self.graphs.stats
-        return self._sizes | {
+        return {
             "graph_replays": ("Steps run by replaying a captured graph.", stats.replays.total),
             "graph_eager_steps": ("Steps that no captured graph held.", stats.eager.total),
             "graph_captures": ("Graphs captured.", lambda: stats.captures),
@@ -152,7 +168,7 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
         profiler=TorchProfiler(kernels, decoder.device),
-        sizes=weight_gauges(decoder),
+        draw=partial(draw_on_device, kernels.sample) if decoder.device.type == "cuda" else None,
     )
 
 
@@ -173,5 +189,7 @@ def step_inputs(batch: StepBatch, device: torch.device) -> StepInputs:
         "context_len": batch.context_len,
         "block_tables": batch.block_tables,
     }
+    if batch.pending is not None:
+        arrays["pending"] = batch.pending
     tensors: dict[str, Any] = dict(zip(arrays, pack(list(arrays.values()), device), strict=True))
     return StepInputs(**tensors, new_tokens=counts.tolist(), contexts=batch.context_len.tolist())

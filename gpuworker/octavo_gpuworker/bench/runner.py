@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass
 
@@ -102,6 +103,6 @@ class Runner:
 
 
 def prompt_of(seed: int, length: int, vocab_size: int) -> list[int]:
-    """Token ids from the middle of the vocabulary, other ones for each seed; no two prompts share a block."""
-    low = vocab_size // 50
-    return [low + (seed * 7919 + at * 104729 + (at * at + seed) % 613) % (vocab_size - low) for at in range(length)]
+    """Token ids drawn from behind the vocabulary's first fiftieth, where the special ones are; other ones for each seed."""
+    draw = random.Random(seed)
+    return [draw.randrange(vocab_size // 50, vocab_size) for _ in range(length)]

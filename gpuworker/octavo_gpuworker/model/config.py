@@ -150,19 +150,3 @@ class ModelConfig:
         if self.latent is None:
             return 2, self.kv_heads, self.head_dim
         return 1, 1, self.latent.rank + self.latent.rope
-
-    @property
-    def beyond_llama(self) -> tuple[str, ...]:
-        """What this model needs that a plain Llama-like decoder lacks; a backend refuses it by these names."""
-        wants = {
-            "mixture of experts": self.experts is not None,
-            "latent attention": self.latent is not None,
-            "attention soft cap": self.attention_soft_cap > 0,
-            "logit soft cap": self.logit_soft_cap > 0,
-            "norms after attention and feed-forward": self.post_norms,
-            "layers of both windows": bool(self.full_layers),
-            "embedding scale": self.embedding_scale != 1.0,
-            "query scale": self.query_scale > 0,
-            "yarn": self.rope_scaling is not None and self.rope_scaling.kind == "yarn",
-        }
-        return tuple(name for name, wanted in wants.items() if wanted)

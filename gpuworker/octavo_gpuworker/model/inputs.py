@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -30,3 +31,13 @@ class StepInputs:
     """[S] the host's copy of query_start's differences; without it a GPU step waits to read them back."""
     contexts: Sequence[int] | None = None
     """[S] the host's copy of context_len."""
+    pending: Tensor | None = None
+    """[T] int64: the row of `drawn` whose token belongs here, or -1 where token_ids holds it. None: token_ids holds all."""
+    drawn: Tensor | None = None
+    """[R] int64 on the device: what the step before drew, read by nobody yet; negative where its logits were not finite."""
+
+    def place_drawn(self) -> None:
+        """Puts drawn tokens into token_ids, in place and without a wait; what could not be drawn becomes token 0."""
+        if self.pending is not None and self.drawn is not None:
+            found = self.drawn[self.pending.clamp(min=0)].clamp_(min=0)
+            self.token_ids.copy_(torch.where(self.pending >= 0, found, self.token_ids))

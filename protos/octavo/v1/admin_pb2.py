@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15octavo/v1/admin.proto\x12\toctavo.v1\"\x10\n\x0eGetInfoRequest\"\xe3\x01\n\x0fGetInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12$\n\x08settings\x18\x05 \x03(\x0b\x32\x12.octavo.v1.Setting\x12\x0b\n\x03why\x18\x06 \x01(\t\x12\x32\n\x04urls\x18\x07 \x03(\x0b\x32$.octavo.v1.GetInfoResponse.UrlsEntry\x1a+\n\tUrlsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"5\n\x07Setting\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t2P\n\x0c\x41\x64minService\x12@\n\x07GetInfo\x12\x19.octavo.v1.GetInfoRequest\x1a\x1a.octavo.v1.GetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15octavo/v1/admin.proto\x12\toctavo.v1\"-\n\rDecideRequest\x12\x0e\n\x06passed\x18\x01 \x01(\x08\x12\x0c\n\x04said\x18\x02 \x01(\t\"\x1e\n\x0e\x44\x65\x63ideResponse\x12\x0c\n\x04open\x18\x01 \x01(\x08\"\x10\n\x0eGetInfoRequest\"\xe3\x01\n\x0fGetInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12$\n\x08settings\x18\x05 \x03(\x0b\x32\x12.octavo.v1.Setting\x12\x0b\n\x03why\x18\x06 \x01(\t\x12\x32\n\x04urls\x18\x07 \x03(\x0b\x32$.octavo.v1.GetInfoResponse.UrlsEntry\x1a+\n\tUrlsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"5\n\x07Setting\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t2P\n\x0c\x41\x64minService\x12@\n\x07GetInfo\x12\x19.octavo.v1.GetInfoRequest\x1a\x1a.octavo.v1.GetInfoResponse2S\n\x12ReleaseGateService\x12=\n\x06\x44\x65\x63ide\x12\x18.octavo.v1.DecideRequest\x1a\x19.octavo.v1.DecideResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,14 +33,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETINFORESPONSE_URLSENTRY']._loaded_options = None
   _globals['_GETINFORESPONSE_URLSENTRY']._serialized_options = b'8\001'
-  _globals['_GETINFOREQUEST']._serialized_start=36
-  _globals['_GETINFOREQUEST']._serialized_end=52
-  _globals['_GETINFORESPONSE']._serialized_start=55
-  _globals['_GETINFORESPONSE']._serialized_end=282
-  _globals['_GETINFORESPONSE_URLSENTRY']._serialized_start=239
-  _globals['_GETINFORESPONSE_URLSENTRY']._serialized_end=282
-  _globals['_SETTING']._serialized_start=284
-  _globals['_SETTING']._serialized_end=337
-  _globals['_ADMINSERVICE']._serialized_start=339
-  _globals['_ADMINSERVICE']._serialized_end=419
+  _globals['_DECIDEREQUEST']._serialized_start=36
+  _globals['_DECIDEREQUEST']._serialized_end=81
+  _globals['_DECIDERESPONSE']._serialized_start=83
+  _globals['_DECIDERESPONSE']._serialized_end=113
+  _globals['_GETINFOREQUEST']._serialized_start=115
+  _globals['_GETINFOREQUEST']._serialized_end=131
+  _globals['_GETINFORESPONSE']._serialized_start=134
+  _globals['_GETINFORESPONSE']._serialized_end=361
+  _globals['_GETINFORESPONSE_URLSENTRY']._serialized_start=318
+  _globals['_GETINFORESPONSE_URLSENTRY']._serialized_end=361
+  _globals['_SETTING']._serialized_start=363
+  _globals['_SETTING']._serialized_end=416
+  _globals['_ADMINSERVICE']._serialized_start=418
+  _globals['_ADMINSERVICE']._serialized_end=498
+  _globals['_RELEASEGATESERVICE']._serialized_start=500
+  _globals['_RELEASEGATESERVICE']._serialized_end=583
 # @@protoc_insertion_point(module_scope)

@@ -96,3 +96,79 @@ class AdminService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ReleaseGateServiceStub:
+    """On the internal channel of a gateway whose release gate is closed, and nowhere else.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Decide = channel.unary_unary(
+                '/octavo.v1.ReleaseGateService/Decide',
+                request_serializer=octavo_dot_v1_dot_admin__pb2.DecideRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_admin__pb2.DecideResponse.FromString,
+                _registered_method=True)
+
+
+class ReleaseGateServiceServicer:
+    """On the internal channel of a gateway whose release gate is closed, and nowhere else.
+    """
+
+    def Decide(self, request, context):
+        """The verdict of the checks: a pass opens the gateway to everybody, a failure is its reason from then on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ReleaseGateServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Decide': grpc.unary_unary_rpc_method_handler(
+                    servicer.Decide,
+                    request_deserializer=octavo_dot_v1_dot_admin__pb2.DecideRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_admin__pb2.DecideResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'octavo.v1.ReleaseGateService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('octavo.v1.ReleaseGateService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ReleaseGateService:
+    """On the internal channel of a gateway whose release gate is closed, and nowhere else.
+    """
+
+    @staticmethod
+    def Decide(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.ReleaseGateService/Decide',
+            octavo_dot_v1_dot_admin__pb2.DecideRequest.SerializeToString,
+            octavo_dot_v1_dot_admin__pb2.DecideResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -17,6 +17,8 @@ class NullServer:
     stall: tuple[float, float] | None = None
     """Seconds since the first request between which nothing is sent at all."""
     gap_s: float = 0.0
+    slow_after: int = 0
+    """Requests after this many take a third of a second; 0: none."""
     counts_tokens: bool = True
     refuse_share: int = 0
     """Every n-th request gets a 429; 0: none."""
@@ -26,7 +28,7 @@ class NullServer:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     port: int = 0
     _began_s: float = 0.0
-    _writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    _calls: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def url(self) -> str:
@@ -34,17 +36,22 @@ class NullServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[NullServer]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self
         finally:
             server.close()
-            for writer in self._writers:
-                writer.close()
+            for call in self._calls:
+                call.cancel()
+            await asyncio.gather(*self._calls, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = asyncio.create_task(self._serve(reader, writer))
+        self._calls.add(call)
+        call.add_done_callback(lambda _done: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -88,6 +95,8 @@ class NullServer:
             begin, end = (self._began_s + at for at in self.stall)
             if begin <= loop.time() < end:
                 await asyncio.sleep(end - loop.time())
+        if self.slow_after and len(self.bodies) > self.slow_after:
+            await asyncio.sleep(0.33)
         if self.gap_s:
             await asyncio.sleep(self.gap_s)
 

@@ -106,7 +106,6 @@ def test_a_latent_cache_is_as_small_as_its_latents(save_hf) -> None:
     assert config.experts == ExpertConfig(6, 3, 32, renormalize=False, shared_ffn=64, first_layer=1)
     assert config.cache_shape == (1, 1, 48)
     assert config.head_dim == 32
-    assert config.beyond_llama == ("mixture of experts", "latent attention", "query scale")
     assert dataclasses.replace(config, latent=None).cache_shape == (2, 4, 32)
 
 

@@ -21,16 +21,36 @@ struct KvRow {
     float scale;
 };
 
+inline int64_t row_in_block(const AttentionInput &in, int position, int which) {
+    return (static_cast<int64_t>(which) * in.kv_heads + in.kv_head) * in.block_tokens + position % in.block_tokens;
+}
+
+inline const uint8_t *block_of(const AttentionInput &in, int position) {
+    return in.pool + in.table[position / in.block_tokens] * in.block_bytes;
+}
+
 inline KvRow kv_row(const AttentionInput &in, int position, int which) {
-    const int64_t block = in.table[position / in.block_tokens], at = position % in.block_tokens;
-    const int64_t row = (static_cast<int64_t>(which) * in.kv_heads + in.kv_head) * in.block_tokens + at;
-    const uint8_t *base = in.pool + block * in.block_bytes;
-    if (in.kv_dtype == OCTAVO_KV_INT8) {
-        float scale;
-        std::memcpy(&scale, base + in.scale_offset + row * 4, 4);
-        return {base + in.layer_offset + row * in.head_dim, scale};
+    const int64_t bytes = in.head_dim * (in.kv_dtype == OCTAVO_KV_F32 ? 4 : in.kv_dtype == OCTAVO_KV_BF16 ? 2 : 1);
+    return {block_of(in, position) + in.layer_offset + row_in_block(in, position, which) * bytes, 1.0f};
+}
+
+inline const float *scale_at(const AttentionInput &in, int position, int which) {
+    return reinterpret_cast<const float *>(block_of(in, position) + in.scale_offset) + row_in_block(in, position, which);
+}
+
+// f(t, row) for tokens start + [first, count), block by block: a division per token would cost more than the token.
+template <typename F>
+inline void each_row(const AttentionInput &in, int start, int first, int count, int which, F &&f) {
+    const int64_t bytes = in.head_dim * (in.kv_dtype == OCTAVO_KV_F32 ? 4 : in.kv_dtype == OCTAVO_KV_BF16 ? 2 : 1);
+    for (int t = first; t < count;) {
+        const int end = std::min(count, t + in.block_tokens - (start + t) % in.block_tokens);
+        KvRow row = kv_row(in, start + t, which);
+        const float *scales = in.kv_dtype == OCTAVO_KV_INT8 ? scale_at(in, start + t, which) : nullptr;
+        for (; t < end; ++t, row.data += bytes) {
+            if (scales) row.scale = *scales++;
+            f(t, row);
+        }
     }
-    return {base + in.layer_offset + row * in.head_dim * (in.kv_dtype == OCTAVO_KV_F32 ? 4 : 2), 1.0f};
 }
 
 // The row as float32 [q_stride], zeros behind head_dim.
@@ -85,10 +105,8 @@ inline void attend_few(const AttentionInput &in, int first, int last, float *out
     }
     for (int start = first; start < last; start += TILE) {
         const int count = std::min(TILE, last - start);
-        for (int t = 0; t < count; ++t) {
-            read_row(in, kv_row(in, start + t, 0), keys + t * wide);
-            read_row(in, kv_row(in, start + t, 1), values + t * wide);
-        }
+        each_row(in, start, 0, count, 0, [&](int t, const KvRow &row) { read_row(in, row, keys + t * wide); });
+        each_row(in, start, 0, count, 1, [&](int t, const KvRow &row) { read_row(in, row, values + t * wide); });
         for (int r = 0; r < rows; ++r) {
             const int position = in.position0 + r / group;
             const int low = first_visible(in, position) - start, high = std::min(count, position + 1 - start);
@@ -133,13 +151,10 @@ inline void pack_block(const AttentionInput &in, int start, int first, int count
                        uint16_t *rows, float *spare) {
     const int wide = in.q_stride;
     for (int which = 0; which < 2; ++which) {
-        for (int t = 0; t < BLOCK; ++t) {
-            uint16_t *row = rows + t * wide;
-            if (t >= first && t < count)
-                read_halves(in, kv_row(in, start + t, which), row, spare);
-            else
-                std::memset(row, 0, static_cast<size_t>(wide) * 2);
-        }
+        const int from = std::max(first, 0);
+        std::memset(rows, 0, static_cast<size_t>(from) * wide * 2);
+        std::memset(rows + count * wide, 0, static_cast<size_t>(BLOCK - count) * wide * 2);
+        each_row(in, start, from, count, which, [&](int t, const KvRow &row) { read_halves(in, row, rows + t * wide, spare); });
         if (which == 1) {
             for (int t = 0; t < BLOCK; t += 2)
                 for (int d = 0; d < wide; d += 32)

@@ -34,18 +34,17 @@ inline void widen_codes(const uint8_t *data, int width, uint16_t *out) {
 }
 
 inline void find_rows(const AttentionInput &in, int start, int count, uint16_t *scratch, TileRows &rows) {
-    for (int t = 0; t < count; ++t) {
-        const KvRow key = kv_row(in, start + t, 0), value = kv_row(in, start + t, 1);
-        rows.keys[t] = reinterpret_cast<const uint16_t *>(key.data);
-        rows.values[t] = reinterpret_cast<const uint16_t *>(value.data);
-        if (in.kv_dtype != OCTAVO_KV_INT8) continue;
-        uint16_t *wide = scratch + 2 * t * in.head_dim;
-        widen_codes(key.data, in.head_dim, wide);
-        widen_codes(value.data, in.head_dim, wide + in.head_dim);
-        rows.keys[t] = wide;
-        rows.values[t] = wide + in.head_dim;
-        rows.key_scales[t] = key.scale;
-        rows.value_scales[t] = value.scale;
+    for (int which = 0; which < 2; ++which) {
+        const uint16_t **to = which ? rows.values : rows.keys;
+        float *scales = which ? rows.value_scales : rows.key_scales;
+        each_row(in, start, 0, count, which, [&](int t, const KvRow &row) {
+            to[t] = reinterpret_cast<const uint16_t *>(row.data);
+            if (in.kv_dtype != OCTAVO_KV_INT8) return;
+            uint16_t *wide = scratch + (which * BLOCK + t) * in.head_dim;
+            widen_codes(row.data, in.head_dim, wide);
+            to[t] = wide;
+            scales[t] = row.scale;
+        });
     }
     for (int t = count; t % 16; ++t) {  // masked: any row will do
         rows.keys[t] = rows.keys[0];
@@ -54,9 +53,34 @@ inline void find_rows(const AttentionInput &in, int start, int count, uint16_t *
     }
 }
 
+// Blocks lie anywhere, so the hardware foresees none of them: line i of the next tile's keys and values is asked for beside
+// key i of this one. A burst of all lines at once waits for free fill buffers (measured: no gain).
+class Ahead {
+  public:
+    Ahead(const AttentionInput &in, int start, int last) {
+        const int64_t row = in.head_dim * (in.kv_dtype == OCTAVO_KV_INT8 ? 1 : 2);
+        for (int t = start; t < last; t = (t / in.block_tokens + 1) * in.block_tokens) {
+            const int64_t bytes = row * std::min(in.block_tokens - t % in.block_tokens, last - t);
+            for (int which = 0; which < 2; ++which) {
+                const auto *data = reinterpret_cast<const char *>(kv_row(in, t, which).data);
+                for (int64_t at = 0; at < bytes && count_ < MOST; at += 64) lines_[count_++] = data + at;
+            }
+        }
+    }
+    void ask(int count) {
+        for (const int end = std::min(count_, next_ + count); next_ < end; ++next_) _mm_prefetch(lines_[next_], _MM_HINT_T0);
+    }
+
+  private:
+    static constexpr int MOST = 1024;
+    const char *lines_[MOST];
+    int count_ = 0, next_ = 0;
+};
+
 template <int HALVES>
-inline void score_tile(const uint16_t *q, const TileRows &rows, int count, float *scores) {
+inline void score_tile(const uint16_t *q, const TileRows &rows, int count, float *scores, Ahead &ahead) {
     for (int t = 0; t < count; t += 16) {
+        ahead.ask(HALVES * 16);
         __m512 acc[16];
         each<16>([&](auto i) OCTAVO_INLINE { acc[i] = _mm512_setzero_ps(); });
         each<HALVES>([&](auto h) OCTAVO_INLINE {
@@ -113,6 +137,7 @@ inline void attend_few_halves(const AttentionInput &in, int first, int last, flo
                               float *sums, uint16_t *codes) {
     constexpr int WIDE = HALVES * 32, MOST = HALVES > 4 ? 1 : 8 / HALVES > 4 ? 4 : 8 / HALVES;
     const int group = in.q_heads / in.kv_heads, rows = in.tokens * group;
+    Ahead(in, first, std::min(last, first + BLOCK)).ask(BLOCK * HALVES * 2);
     std::fill(sums, sums + rows * WIDE, 0.0f);
     for (int r = 0; r < rows; ++r) {
         best[r] = -INFINITY;
@@ -121,6 +146,7 @@ inline void attend_few_halves(const AttentionInput &in, int first, int last, flo
     for (int start = first; start < last; start += BLOCK) {
         const int count = std::min(BLOCK, last - start), padded = (count + 15) / 16 * 16;
         TileRows at;
+        Ahead ahead(in, start + count, std::min(last, start + count + BLOCK));
         find_rows(in, start, count, codes, at);
         for (int row = 0; row < rows; row += MOST) {
             alignas(64) uint16_t weights[MOST * BLOCK];
@@ -129,7 +155,7 @@ inline void attend_few_halves(const AttentionInput &in, int first, int last, flo
             for (int r = 0; r < some; ++r) {
                 const int position = in.position0 + (row + r) / group;
                 const int low = first_visible(in, position) - start, high = std::min(count, position + 1 - start);
-                score_tile<HALVES>(query(in, row + r), at, padded, scores);
+                score_tile<HALVES>(query(in, row + r), at, padded, scores, ahead);
                 V most = set1(-INFINITY);
                 for (int t = 0; t < padded; t += 16) {
                     V value = load(scores + t) * set1(in.scale);

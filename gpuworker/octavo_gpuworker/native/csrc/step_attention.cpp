@@ -9,7 +9,7 @@ namespace octavo {
 namespace {
 
 constexpr int FEW_TOKENS = 4;    // new tokens of a sequence up to which keys are read row by row
-constexpr int SPLIT_KEYS = 256;  // keys of one unit with few queries; fixed, so that the sums do not depend on the threads
+constexpr int SPLIT_KEYS = 512;  // most keys of one unit with few queries; fixed, so that the sums do not depend on the threads
 constexpr int QUERY_ROWS = 96;   // query rows of one unit with many
 
 }  // namespace
@@ -46,7 +46,8 @@ void Step::plan_decodes(int s, int new_tokens, int64_t &problems, int64_t &parts
     const int splits = (context + SPLIT_KEYS - 1) / SPLIT_KEYS;
     for (int head = 0; head < config_.kv_heads; ++head, ++problems)
         for (int split = 0; split < splits; ++split) {
-            const int first = split * SPLIT_KEYS, last = std::min(context, first + SPLIT_KEYS);
+            const int first = static_cast<int>(static_cast<int64_t>(context) * split / splits);
+            const int last = static_cast<int>(static_cast<int64_t>(context) * (split + 1) / splits);
             attends_.push_back({s, head, batch_.query_start[s], new_tokens, first, last, split, splits,
                                 static_cast<int>(problems), parts});
             parts += static_cast<int64_t>(new_tokens) * group;

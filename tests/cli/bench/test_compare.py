@@ -1,0 +1,97 @@
+"""Two runs against each other."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from octavo.figures import Figure, Figures, from_json, to_json
+from octavo_cli.bench.compare import bootstrap, compare
+from octavo_cli.bench.work import BadPlan
+
+
+def figures(values: list[float | None], **changes: Any) -> Figures:
+    config: dict[str, Any] = {
+        "workload": {"name": "random", "digest": "d"},
+        "loop": {"loop": "closed", "concurrency": 4},
+        "asking": {"temperature": 0.0},
+        "cache": "cold",
+        "served": {"model": "m", "version": "1", "settings": {"engine.dtype": "bfloat16"}},
+    }
+    for key, value in changes.items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    rate = Figure("throughput/output", 100.0, "tokens/s")
+    return Figures("serve", (rate,), config, {"cpu": "x"}, "abc", {"ttft": values})
+
+
+def test_a_true_difference_is_found_and_noise_is_not() -> None:
+    draw = random.Random(3)
+    base: list[float | None] = [draw.uniform(50, 200) for _ in range(60)]
+    noisy = [value * draw.uniform(0.9, 1.1) for value in base if value is not None]
+    same = compare(figures(base), figures([*noisy])).ratios[0]
+    assert same.pairs == 60 and same.verdict == "no difference shown"
+    slower = compare(figures(base), figures([value * 1.2 for value in noisy])).ratios[0]
+    assert slower.verdict == "B is higher" and slower.ratio == pytest.approx(1.2, rel=0.05)
+    assert slower.low is not None and slower.high is not None and slower.low < 1.2 < slower.high
+
+
+def test_pairs_need_both_and_few_pairs_have_no_interval() -> None:
+    ratio = compare(figures([10.0, None, 20.0, 30.0]), figures([20.0, 5.0, None, 60.0])).ratios[0]
+    assert (ratio.pairs, ratio.ratio, ratio.low, ratio.verdict) == (2, 2.0, None, "one value each")
+    with pytest.raises(BadPlan, match=r"samples.ttft has 1 values in A and 2 in B"):
+        compare(figures([1.0]), figures([1.0, 2.0]))
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+    draw = random.Random(5)
+    inside = 0
+    for number in range(60):
+        low, high = bootstrap([draw.lognormvariate(0.0, 0.3) for _ in range(40)], number, 300)
+        inside += low <= 1.0 <= high
+    assert inside >= 50  # 95% of 60 is 57; five standard deviations below
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"workload": {"digest": "e"}}, "workload.digest"),
+        ({"loop": {"loop": "open"}}, "loop.loop"),
+        ({"loop": {"concurrency": 5}}, "loop.concurrency"),
+        ({"asking": {"temperature": 0.7}}, "asking.temperature"),
+        ({"cache": "warm"}, "cache"),
+    ],
+)
+def test_unlike_work_is_refused(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(BadPlan, match=f"{what} is .* in A and .* in B; only equal workloads"):
+        compare(figures([1.0]), figures([1.0], **changes))
+
+
+def test_what_else_differs_is_listed_and_more_than_one_warned_of() -> None:
+    one = figures([1.0], served={"settings": {"engine.dtype": "float32"}})
+    found = compare(figures([1.0]), one)
+    assert [item.what for item in found.differences] == ["served.settings.engine.dtype"] and found.warning == ""
+    two = figures([1.0], served={"version": "2", "settings": {"engine.dtype": "float32"}})
+    found = compare(figures([1.0]), two)
+    assert "2 things differ (served.version, served.settings.engine.dtype)" in found.warning
+    silent = figures([1.0])
+    silent.config["served"].pop("version")  # type: ignore[attr-defined]
+    assert compare(figures([1.0]), silent).differences == ()
+    other = Figures("serve", two.results, two.config, {"cpu": "y"}, "def", two.samples)
+    whats = [item.what for item in compare(figures([1.0]), other).differences]
+    assert whats == ["machine.cpu", "served.version", "served.settings.engine.dtype", "commit"]
+
+
+def test_files_of_something_else_are_refused() -> None:
+    with pytest.raises(BadPlan, match="workload is not in both files"):
+        compare(Figures("serve", (), {}), Figures("serve", (), {}))
+    with pytest.raises(BadPlan, match="compare two of the same"):
+        compare(Figures("serve", (), {}), Figures("sweep", (), {}))
+
+
+def test_samples_survive_the_form() -> None:
+    made = figures([1.0, None])
+    assert from_json(to_json(made)).samples == {"ttft": [1.0, None]}
+    assert "samples" not in to_json(Figures("x", ()))
+    with pytest.raises(ValueError, match=r"samples.ttft: must be a list of numbers and nulls"):
+        from_json({**to_json(made), "samples": {"ttft": ["fast"]}})

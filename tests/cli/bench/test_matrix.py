@@ -1,0 +1,53 @@
+"""Cells: what they share, which are skipped, and that names hold."""
+
+from __future__ import annotations
+
+import pytest
+from null_server import NullServer
+from octavo.figures import Figures
+from octavo_cli.bench.http_target import HttpTarget
+from octavo_cli.bench.matrix import Axes, Cell, cells, named, run_cell, why_skipped
+from octavo_cli.bench.target import Described
+from octavo_cli.bench.work import BadPlan, draw_tokens
+
+
+def test_the_whole_matrix_is_crossed() -> None:
+    made = list(cells(Axes()))
+    assert len(made) == 4 * 3 * 3 * 2 * 3 and len({cell.name for cell in made}) == len(made)
+
+
+def test_a_cell_beyond_the_context_is_skipped_with_its_reason() -> None:
+    described = Described("m", 32000, 8192)
+    assert (
+        why_skipped(Cell(8192, 16, "none", "greedy", "none"), described) == "needs 8208 tokens of context, m has 8192"
+    )
+    assert why_skipped(Cell(8192 - 16, 16, "none", "greedy", "none"), described) == ""
+
+
+@pytest.mark.parametrize(("reuse", "shared"), [("none", 0), ("partial", 50), ("high", 90)])
+def test_reuse_is_what_all_prompts_share(reuse: str, shared: int) -> None:
+    sessions = Cell(100, 4, reuse, "greedy", "none").sessions(2, 2)
+    prompts = [draw_tokens(session.turns[0].pieces, 49152) for session in sessions]
+    assert {len(prompt) for prompt in prompts} == {100} and len({tuple(prompt) for prompt in prompts}) == 4
+    heads = {tuple(prompt[:shared]) for prompt in prompts}
+    assert len(heads) == 1 and len({prompt[shared] for prompt in prompts}) > 1
+
+
+async def test_a_cell_on_a_server_warm_and_cold() -> None:
+    server = NullServer()
+    async with server.running(), HttpTarget(server.url) as target:
+        described = await target.describe()
+        cell = Cell(32, 3, "partial", "top-p", "none")
+        cold = named(await run_cell(target, described, cell, 2, 1, "empty"), cell.name, "empty-cache", "BF 16")
+        assert len(server.bodies) == 2 and server.bodies[0]["temperature"] == 0.8 and server.bodies[0]["top_p"] == 0.95
+        await run_cell(target, described, cell, 2, 1, "warm")
+    assert len(server.bodies) == 6 and len({body["cache_salt"] for body in server.bodies}) == 2
+    figures = Figures("matrix", tuple(cold))
+    assert figures.value("errors/p32/o3/partial/top-p/none/empty-cache/bf-16") == 0
+
+
+def test_a_wrong_axis_is_named() -> None:
+    with pytest.raises(BadPlan, match=r"--reuse: 'half' is unknown; use none, partial, high"):
+        Axes(reuses=("half",))
+    with pytest.raises(BadPlan, match=r"--prompt: \(0,\) must be sizes"):
+        Axes(prompts=(0,))

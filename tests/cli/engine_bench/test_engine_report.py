@@ -1,0 +1,105 @@
+"""bench engine and bench quality: figures out of samples, ratios round by round, and notes where a figure beats its floor."""
+
+from __future__ import annotations
+
+import pytest
+from octavo.errors import OctavoError
+from octavo.manifest import Manifest
+from octavo.rpc.settings import Settings, load_settings
+from octavo_cli.engine_bench import engine, quality
+from octavo_cli.engine_bench.child import Child
+from octavo_cli.engine_bench.quality import Scored
+from octavo_cli.engine_bench.report import engine_figures, floor_notes, ratio_figure, service_figures
+from octavo_cli.engine_bench.services import Pass
+
+
+def sample(tokens: int, steps: int, seconds: float, floor_s: float | None = None) -> dict:
+    found = {"tokens": tokens, "steps": steps, "seconds": seconds}
+    return found if floor_s is None else {**found, "floor_s": floor_s}
+
+
+def test_a_decode_row_gives_rate_step_time_and_distance_from_the_floor() -> None:
+    rate, step = engine_figures("decode/bf16/b2", [sample(20, 10, s, 0.5) for s in (1.0, 2.0, 0.8)])
+    assert (rate.name, rate.value, rate.unit, rate.n, rate.floor_ratio) == ("decode/bf16/b2", 20.0, "tokens/s", 3, 2.0)
+    assert (step.name, step.value, step.unit) == ("step/decode/bf16/b2", 100.0, "ms")
+    assert len(engine_figures("prefill/bf16/512", [sample(512, 1, 0.2)])) == 1
+
+
+def test_a_figure_above_its_floor_is_explained() -> None:
+    figures = engine_figures("decode/int8/b1", [sample(10, 10, 0.9, 1.0)])
+    (note,) = floor_notes(figures)
+    assert "decode/int8/b1" in note and "1.11x" in note and "cache" in note
+    assert floor_notes(engine_figures("decode/int8/b1", [sample(10, 10, 1.1, 1.0)])) == []
+
+
+def test_ratios_pair_the_samples_of_one_round() -> None:
+    ours = [sample(10, 1, 1.0), sample(10, 1, 4.0), sample(10, 1, 2.0)]
+    theirs = [sample(10, 1, 2.0), sample(10, 1, 4.0), sample(10, 1, 8.0)]
+    found = ratio_figure("over/llamacpp/decode/bf16/b1", ours, theirs)
+    assert found.value == 2.0 and found.spread == (1.5, 3.0)
+
+
+def test_the_services_are_held_against_the_bare_engine_with_and_without_the_client() -> None:
+    passes = [
+        Pass(
+            tokens=100,
+            wall_s=2.0,
+            ttft_ms=9.0,
+            client_cpu_s=0.8,
+            cpu_s={"scheduler": 0.01, "gateway": 0.02},
+            steps=50,
+            messages=200,
+        )
+    ]
+    figures = {f.name: f.value for f in service_figures("bf16", passes, [sample(100, 50, 1.0)], cores=2)}
+    assert figures["services/bf16/c16"] == 50.0
+    assert figures["services/bf16/c16/over_engine"] == 0.5
+    assert figures["services/bf16/c16/over_engine_without_client"] == pytest.approx(100 / 1.6 / 100)
+    assert figures["services/bf16/c16/step_cpu/scheduler"] == pytest.approx(200)
+    assert figures["services/bf16/c16/message_cpu/gateway"] == pytest.approx(100)
+
+
+def test_quality_compares_with_the_oracle_and_says_what_is_beyond_its_bound() -> None:
+    oracle = Scored([1.0, 3.0], [5, 6], "torch")
+    found = {
+        "oracle": oracle,
+        "bf16": Scored([1.0, 3.0], [5, 6], "native"),
+        "int8": Scored([1.1, 3.1], [5, 7], "native"),
+    }
+    figures, notes = quality.figures_of(found, 3)
+    assert figures.value("perplexity_over_f32/bf16") == 1 and figures.value("top1_agreement/int8") == 0.5
+    assert figures.value("perplexity_over_f32/int8") == pytest.approx(1.10517, rel=1e-4)
+    assert "within" in notes[0] and "BEYOND" in notes[1]
+
+
+def test_an_unknown_form_and_no_rows_are_refused() -> None:
+    with pytest.raises(OctavoError, match="'fp4' is unknown; choose from bf16, int8"):
+        quality.measure_quality(Settings(Manifest(), {}), ["fp4"], 8)
+    with pytest.raises(OctavoError, match="rows: none given"):
+        engine.check_rows([" ", ""])
+
+
+def test_only_given_settings_travel_to_the_child() -> None:
+    settings = load_settings(["--engine.threads", "1"], {"OCTAVO_ENGINE_WEIGHTS": "int8"})
+    flags = engine.given_flags(settings)
+    assert dict(zip(flags[::2], flags[1::2], strict=True)) == {"--engine.threads": "1", "--engine.weights": "int8"}
+
+
+def test_a_child_that_refuses_or_dies_is_told_in_its_own_words() -> None:
+    with (
+        Child("the bare engine", "octavo_gpuworker.bench", []) as child,
+        pytest.raises(OctavoError, match="'walk' is no kind"),
+    ):
+        child.ask(do="row", row="walk/bf16/b1", steps=4)
+    refused = Child("the bare engine", "octavo_gpuworker.bench", ["--engine.no_such", "1"])
+    with refused as child, pytest.raises(OctavoError, match="ended"):
+        child.ask(do="row", row="decode/bf16/b1", steps=4)
+
+
+def test_a_peer_that_is_absent_is_listed_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
+    found = engine.Found()
+    assert engine._llamacpp(Settings(Manifest(), {}), found) is None
+    assert found.facts["peer/llamacpp"].startswith("absent") and "peer llamacpp" in found.notes[0]
+    assert engine._has_peer("decode/int4/b1") and not engine._has_peer("decode/bf16/b16/sampled")
+    assert not engine._has_peer("prefill/int4/512") and not engine._has_peer("run/bf16/b16")

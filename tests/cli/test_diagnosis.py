@@ -1,0 +1,167 @@
+"""Each of the six symptoms, from spans and from a bench's figures, and what is said when there is nothing to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from octavo.figures import Figure, Figures
+from octavo_cli.commands.diagnose import seconds_of
+from octavo_cli.diagnosis import SYMPTOMS, Facts, NothingToDiagnose, Targets, diagnose, facts_of, facts_of_figures
+from octavo_cli.spans import Span
+from octavo_cli.ttft import PARTS
+
+MS = 1_000_000
+
+
+def request(
+    number: int,
+    parts_ms: dict[str, float],
+    *,
+    tokens: int = 20,
+    itl_ms: float = 10.0,
+    stall_ms: float = 12.0,
+    **said: Any,
+) -> Span:
+    ttft_ms = sum(parts_ms.values())
+    total_ms = ttft_ms + itl_ms * (tokens - 1)
+    attributes = {f"octavo.ttft.{name}_us": int(parts_ms.get(name, 0) * 1000) for name in PARTS}
+    attributes |= {
+        "gen_ai.latency.time_to_first_token": ttft_ms / 1e3,
+        "gen_ai.latency.e2e": total_ms / 1e3,
+        "gen_ai.usage.output_tokens": tokens,
+        "octavo.longest_stall_us": int(stall_ms * 1000),
+        **{f"octavo.{key}": value for key, value in said.items()},
+    }  # fmt: skip
+    return Span(f"{number:032x}", f"r{number}", "", "request", "gateway", 0, int(total_ms * MS), attributes, (), "")
+
+
+def child(number: int, name: str, duration_ms: float, **said: Any) -> Span:
+    attributes = {f"octavo.{key.replace('__', '.')}": value for key, value in said.items()}
+    return Span(
+        f"{number:032x}",
+        f"{name}{number}",
+        f"r{number}",
+        name,
+        "gpuworker",
+        0,
+        int(duration_ms * MS),
+        attributes,
+        (),
+        "",
+    )
+
+
+CALM = {"gateway": 0.5, "tokenize": 0.5, "queue": 1.0, "prefill": 40.0, "sample": 1.0, "transport": 1.0}
+LATE = {name: {**CALM, name: 3000.0} for name in ("queue", "prefill", "kv_load", "transport")}
+TIGHT = Targets(ttft_ms=500, itl_ms=50)
+
+
+@pytest.mark.parametrize(
+    ("symptom", "spans"),
+    [
+        ("queue", [request(1, LATE["queue"])]),
+        ("prefill", [request(1, LATE["prefill"])]),
+        ("kv_load", [request(1, LATE["kv_load"])]),
+        ("transport", [request(1, LATE["transport"])]),
+        ("decode", [request(1, CALM, itl_ms=400.0, stall_ms=420.0)]),
+        ("preemption", [request(1, CALM, stall_ms=2000.0, preemptions=1), request(2, CALM)]),
+    ],
+)
+def test_each_symptom_is_the_first_row(symptom: str, spans: list[Span]) -> None:
+    first = diagnose(facts_of(spans), TIGHT)[0]
+    assert first.symptom == symptom and first.over
+    advice = SYMPTOMS[symptom]
+    assert (first.phase, first.bound, first.compare, first.cost) == (
+        advice.phase,
+        advice.bound,
+        advice.compare,
+        advice.cost,
+    )
+
+
+def test_what_steps_achieved_says_what_bound_them() -> None:
+    steps = {"step__bound": "host", "step__memory_share": 0.1, "step__compute_share": 0.05}
+    spans = [request(1, CALM, itl_ms=400.0), child(1, "decode", 7000.0, **steps), child(1, "prefill", 40.0)]
+    first = diagnose(facts_of(spans), TIGHT)[0]
+    assert (first.symptom, first.bound) == ("decode", "host")
+    assert "10% of peak bytes/s, 5% of peak FLOP/s" in first.evidence
+
+
+def test_a_load_says_its_bandwidth() -> None:
+    spans = [request(1, LATE["kv_load"]), child(1, "kv.load", 3000.0, bytes=600_000_000)]
+    assert "200 MB/s" in diagnose(facts_of(spans), TIGHT)[0].evidence
+
+
+def test_a_healthy_cluster_has_no_row_over_its_target() -> None:
+    findings = diagnose(facts_of([request(1, CALM), request(2, CALM)]), TIGHT)
+    assert findings and not any(item.over for item in findings)
+    assert findings[0].symptom in ("decode", "prefill")
+
+
+def test_only_requests_of_the_time_count() -> None:
+    old, new = request(1, LATE["queue"]), request(2, LATE["prefill"])
+    late = Span(**{**{name: getattr(new, name) for name in new.__slots__}, "end_ns": 10**15})
+    facts = facts_of([old, late], since_ns=10**14)
+    assert facts.requests == 1 and diagnose(facts, TIGHT)[0].symptom == "prefill"
+
+
+def test_without_requests_there_is_nothing_to_diagnose() -> None:
+    with pytest.raises(NothingToDiagnose, match="widen --last"):
+        diagnose(Facts(), Targets())
+
+
+def bench(**values: float) -> Figures:
+    rows = tuple(Figure(name, value, "ms", 10) for name, value in values.items())
+    return Figures("serve", rows, {}, {}, "x")
+
+
+@pytest.mark.parametrize(
+    ("values", "symptom"),
+    [
+        (
+            {
+                "ttft_p50": 900,
+                "ttft_p95": 1500,
+                "server_ttft_p50": 890,
+                "server_queue_p50": 800,
+                "server_prefill_p50": 60,
+            },
+            "queue",
+        ),
+        (
+            {
+                "ttft_p50": 900,
+                "ttft_p95": 1500,
+                "server_ttft_p50": 890,
+                "server_queue_p50": 10,
+                "server_prefill_p50": 860,
+            },
+            "prefill",
+        ),
+        (
+            {
+                "ttft_p50": 900,
+                "ttft_p95": 1500,
+                "server_ttft_p50": 20,
+                "ttft_outside_server_p50": 880,
+                "server_prefill_p50": 10,
+            },
+            "transport",
+        ),
+        ({"ttft_p50": 40, "server_prefill_p50": 35, "server_ttft_p50": 39, "tpot_p50": 300, "itl_p50": 290}, "decode"),
+    ],
+)
+def test_a_benchs_figures_name_the_phase_too(values: dict[str, float], symptom: str) -> None:
+    assert diagnose(facts_of_figures(bench(**values)), TIGHT)[0].symptom == symptom
+
+
+def test_figures_of_something_else_are_refused() -> None:
+    with pytest.raises(NothingToDiagnose, match="no ttft_p50"):
+        facts_of_figures(bench(decode=1.0))
+
+
+def test_durations() -> None:
+    assert [seconds_of(text) for text in ("90s", "10m", "1.5h")] == [90, 600, 5400]
+    with pytest.raises(ValueError, match="write 90s, 10m or 2h"):
+        seconds_of("ten")
