@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import triton
 from gpu_attention_rows import attention_rows, store_rows
+from gpu_engine_rows import engine_rows
 from gpu_model_rows import block_rows, linear_rows, row_wise, step_rows
 from gpu_quant_rows import both_sides_rows, mla_rows, moe_rows, weight_only_rows
 from gpu_row import Row, Setting, median_us, relative_error
@@ -35,6 +36,7 @@ FAMILIES: tuple[Callable[[Setting], Iterator[Row]], ...] = (
     moe_rows,
     mla_rows,
     step_rows,
+    engine_rows,
 )
 
 

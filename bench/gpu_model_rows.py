@@ -110,10 +110,10 @@ def linear_rows(setting: Setting) -> Iterator[Row]:
         )
 
 
-class _Again:
+class Again:
     """What a graph does, where there is none: the captured call again, into the same memory."""
 
-    def capture(self, run: Callable[[], Tensor]) -> tuple[_Again, Tensor]:
+    def capture(self, run: Callable[[], Tensor]) -> tuple[Again, Tensor]:
         self._run, self._result = run, run().clone()
         return self, self._result
 
@@ -152,6 +152,21 @@ def step_decoder(setting: Setting, config: ModelConfig, prefer: str) -> Decoder:
     return Decoder(config, weights, table, kv_dtype=setting.dtype, fingerprint=bytes(32))
 
 
+def step_cost(setting: Setting, config: ModelConfig, batch: int, context: int) -> roofline.Work:
+    """What one decode step of `batch` sequences over `context` tokens must move and compute."""
+    size = setting.dtype.itemsize
+    heads = roofline.Heads(config.q_heads, config.kv_heads, config.head_dim, size, size)
+    layer = roofline.linear(batch, config.d_model, config.qkv_rows, size)
+    layer += roofline.linear(batch, config.q_heads * config.head_dim, config.d_model, size)
+    layer += roofline.linear(batch, config.d_model, 2 * config.ffn, size)
+    layer += roofline.linear(batch, config.ffn, config.d_model, size)
+    layer += roofline.paged_attention(heads, [(1, context)] * batch)
+    total = roofline.linear(batch, config.d_model, config.vocab_size, size)
+    for _ in range(config.layers):
+        total += layer
+    return total
+
+
 def step_rows(setting: Setting) -> Iterator[Row]:
     """Whole decode steps, replayed; the answer is the torch twins' step. On a GPU any hidden wait for it is an error."""
     config = step_config(setting)
@@ -169,7 +184,7 @@ def step_rows(setting: Setting) -> Iterator[Row]:
         inputs = StepInputs(
             rows + 1, position, slots, starts, (position + 1).int(), tables, rows, [1] * batch, [context] * batch
         )  # fmt: skip
-        backend = _Again() if setting.dry else CudaCapture(setting.device)
+        backend = Again() if setting.dry else CudaCapture(setting.device)
         graphs = GraphedForward(decoder, pool, backend, max_model_len=context, batch_buckets=(batch,))
         graphs.warm_up(batch)  # capturing waits for the device
 
@@ -178,23 +193,14 @@ def step_rows(setting: Setting) -> Iterator[Row]:
             return twin.forward(moved, pool)
 
         def replay(inputs: StepInputs = inputs, pool: KvPool = pool, graphs: GraphedForward = graphs) -> Tensor:
-            with _no_hidden_waits(setting):
+            with no_hidden_waits(setting):
                 return graphs.forward(inputs, pool)
 
-        size = setting.dtype.itemsize
-        heads = roofline.Heads(config.q_heads, config.kv_heads, config.head_dim, size, size)
-        layer = roofline.linear(batch, config.d_model, config.qkv_rows, size)
-        layer += roofline.linear(batch, config.q_heads * config.head_dim, config.d_model, size)
-        layer += roofline.linear(batch, config.d_model, 2 * config.ffn, size)
-        layer += roofline.linear(batch, config.ffn, config.d_model, size)
-        layer += roofline.paged_attention(heads, [(1, context)] * batch)
-        total = roofline.linear(batch, config.d_model, config.vocab_size, size)
-        for _ in range(config.layers):
-            total += layer
+        total = step_cost(setting, config, batch, context)
         yield Row(f"decode_step_8b/b{batch}", replay, eager, 3 * TOLERANCES[setting.dtype], total, {"eager": eager})
 
 
-class _no_hidden_waits:
+class no_hidden_waits:
     """torch.cuda.set_sync_debug_mode("error") inside the block, on a GPU."""
 
     def __init__(self, setting: Setting) -> None:

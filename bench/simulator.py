@@ -3,8 +3,9 @@
     python bench/simulator.py --json simulator.json [--pairs 5] [--requests 60]
 
 One cluster of one worker, and pairs in turn: a trace to calibrate on, then another to compare on (Poisson and bursts by
-turns, at 0.7 of the measured capacity). Each comparison is simulated with the cost model fitted to the trace before it.
-The log of the whole run is then replayed through a core, which must give the same orders.
+turns, at `--share` of the measured capacity). Each comparison is simulated with the cost model fitted to the trace before it, and
+in hindsight with the one fitted to the comparison itself: what is left then is the simulator's own error, without the
+machine's drift between the two. The log of the whole run is then replayed through a core, which must give the same orders.
 """
 
 from __future__ import annotations
@@ -32,15 +33,14 @@ from octavo_cli.bench.serve import measure
 from octavo_cli.bench.work import Workload
 from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.simulate.rows import rows_of
-from octavo_scheduler.event_log import replay
+from octavo_scheduler.event_log import from_plain, replay
 from octavo_scheduler.policy import Policy
-from octavo_scheduler.simulate.calibrate import hardware_of_log
+from octavo_scheduler.simulate.calibrate import hardware_of_log, observation, relative_errors
 from octavo_scheduler.simulate.fleet_run import Plan, run_fleet
 from octavo_scheduler.simulate.hardware import Hardware
 from octavo_scheduler.simulate.summary import gap_quantile
 from octavo_scheduler.simulate.workload import row_from
 
-SHARE = 0.7
 PROMPT_TOKENS, OUTPUT_TOKENS, SPREAD = 96, 32, 0.5
 SLO_TTFT_MS, SLO_ITL_P99_MS = 1000.0, 200.0
 CAPACITY_STREAMS = 16
@@ -103,13 +103,20 @@ async def capacity(target: GrpcTarget) -> float:
     return len(run.samples) / run.wall_s
 
 
-async def run_live(folder: Path, log: Path, pairs: int, requests: int) -> tuple[float, list[tuple[Lived, Lived]]]:
-    cluster = Cluster(folder, kvstore=False, per_service={"scheduler": {"scheduler.event_log": str(log)}})
+async def run_live(
+    folder: Path, log: Path, pairs: int, requests: int, share: float
+) -> tuple[float, list[tuple[Lived, Lived]]]:
+    cluster = Cluster(
+        folder,
+        kvstore=False,
+        settings={"engine.threads": 1},  # client, gateway and scheduler have the other cores
+        per_service={"scheduler": {"scheduler.event_log": str(log)}},
+    )
     try:
         await cluster.up()
         async with GrpcTarget(f"grpc://{cluster.grpc_address}") as target:
             most = await capacity(target)
-            rate = SHARE * most
+            rate = share * most
             lived = []
             for pair in range(pairs):
                 bursts = pair % 2 == 1
@@ -182,6 +189,16 @@ def seen_simulated(hardware: Hardware, policy: Policy, trace: Trace) -> Seen:
     return Seen(ttft, gap_quantile(result.gaps, 0.5), good / (wall_s / 1e6))
 
 
+def drift(lines: list[str], lived: Lived, hardware: Hardware) -> float:
+    """What the steps of a run took over what the cost model says: 1 while the machine is as it was."""
+    steps = [
+        observation(report)
+        for line in window(lines, lived)[1:]
+        if (event := json.loads(line)[1])[""] == "Reported" and (report := from_plain(event)).steps
+    ]
+    return 1 / (1 + statistics.median(relative_errors(hardware, steps)))
+
+
 def compare(lines: list[str], lived: list[tuple[Lived, Lived]]) -> tuple[list[Figure], list[dict[str, Any]]]:
     policy = Policy(**json.loads(lines[0])["policy"])
     values: dict[str, list[float]] = {}
@@ -189,13 +206,18 @@ def compare(lines: list[str], lived: list[tuple[Lived, Lived]]) -> tuple[list[Fi
     for first, second in lived:
         hardware = fitted(lines, first)
         models.append({name: getattr(hardware, name) for name in hardware.__slots__})
-        real, simulated = seen_live(second.run), seen_simulated(hardware, policy, second.trace)
-        print(f"{second.trace.loop.kind:8} live {real}\n         simulated {simulated}")
+        real, ahead = seen_live(second.run), seen_simulated(hardware, policy, second.trace)
+        hindsight = seen_simulated(fitted(lines, second), policy, second.trace)
+        values.setdefault("drift/step_over_predicted", []).append(drift(lines, second, hardware))
+        print(f"{second.trace.loop.kind:8} live {real}\n   simulated ahead {ahead}\n      in hindsight {hindsight}")
         for name in Seen.__slots__:
-            values.setdefault(f"{name}/live", []).append(getattr(real, name))
-            values.setdefault(f"{name}/simulated", []).append(getattr(simulated, name))
-            values.setdefault(f"{name}/simulated_over_live", []).append(getattr(simulated, name) / getattr(real, name))
-    units = {"ttft_p50": "ms", "itl_p50": "ms", "goodput": "requests/s"}
+            was = getattr(real, name)
+            values.setdefault(f"{name}/live", []).append(was)
+            for word, seen in (("simulated", ahead), ("hindsight", hindsight)):
+                values.setdefault(f"{name}/{word}", []).append(getattr(seen, name))
+                if was:
+                    values.setdefault(f"{name}/{word}_over_live", []).append(getattr(seen, name) / was)
+    units = {"ttft_p50": "ms", "itl_p50": "ms", "goodput": "requests/s", "drift": "ratio"}
     return [
         figure_of(name, found, "ratio" if name.endswith("over_live") else units[name.partition("/")[0]])
         for name, found in sorted(values.items())
@@ -207,11 +229,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", default="", help="write the figures to this file")
     parser.add_argument("--log", default="", help="keep the event log here")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--share", type=float, default=0.7, help="of the capacity of a closed loop of 16")
     parser.add_argument("--requests", type=int, default=60, help="of each comparison")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="octavo-simulator-") as folder:
         log = Path(arguments.log or Path(folder) / "events.jsonl").absolute()
-        most, lived = asyncio.run(run_live(Path(folder) / "run", log, arguments.pairs, arguments.requests))
+        most, lived = asyncio.run(
+            run_live(Path(folder) / "run", log, arguments.pairs, arguments.requests, arguments.share)
+        )
         lines = log.read_text(encoding="utf-8").splitlines()
     results, models = compare(lines, lived)
     played = replay(lines)
@@ -225,7 +250,7 @@ def main(argv: list[str]) -> int:
         print(f"{item.name:32} {item.value:10.3f} {item.unit:12} quartiles {low:.3f} to {high:.3f}")
     print("replay: every order is byte-equal" if not played.difference else f"replay: {played.difference[:500]}")
     if arguments.json:
-        config = {"pairs": arguments.pairs, "requests": arguments.requests, "rate_share": SHARE, "models": models}
+        config = {"pairs": arguments.pairs, "requests": arguments.requests, "share": arguments.share, "models": models}
         write_figures(Path(arguments.json), Figures("simulator", tuple(results), config))
     return 1 if played.difference else 0
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 import grpc.aio
 from octavo.errors import InternalError, InvalidRequest, OctavoError
+from octavo.rpc.stall import StallGuard
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 
@@ -73,14 +74,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, context: Context, response: type[wire.StreamResponse], start: Callable[[], Awaitable[Generation]]
     ) -> None:
         generation: Generation | None = None
+        guard = StallGuard(self._gateway.slow_client_timeout_s)
         try:
             generation = await start()
             first = response(started=wire.started_message(generation))
-            await self._write(context, generation, first)
+            await write_or_cancel(context.write(first), generation, guard)
             async for event in generation:
                 message = response()
                 wire.fill_event(message, event)
-                await self._write(context, generation, message)
+                await write_or_cancel(context.write(message), generation, guard)
         except OctavoError as error:
             await abort(context, error)
         except asyncio.CancelledError:
@@ -92,11 +94,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         except Exception as error:  # noqa: BLE001  a bug ends its own call, and says so
             await self._broken(context, error)
         finally:
+            guard.close()
             if generation is not None:
                 await generation.close("client_disconnect")
-
-    async def _write(self, context: Context, generation: Generation, message: wire.StreamResponse) -> None:
-        await write_or_cancel(context.write(message), generation, self._gateway.slow_client_timeout_s)
 
     async def _broken(self, context: Context, error: Exception) -> NoReturn:
         self._log.error("a call failed", exc_info=error)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 
 from octavo.errors import Cancelled
+from octavo.rpc.stall import StallGuard
 
 from octavo_gateway.requests import Generation
 
 
-async def write_or_cancel(write: Awaitable[object], generation: Generation, timeout_s: float) -> None:
-    """Awaits one write to a client. Cancelled (reason slow_client) when it was stuck for `timeout_s`; the request ends."""
+async def write_or_cancel(write: Awaitable[object], generation: Generation, guard: StallGuard) -> None:
+    """Awaits one write to a client. Cancelled (reason slow_client) when it was stuck for the guard's limit; the request ends."""
     try:
-        async with asyncio.timeout(timeout_s):
+        with guard:
             await write
     except TimeoutError:
         await generation.close("slow_client")
-        message = f"the client took nothing for {timeout_s:g} s; read faster or ask for less"
+        message = f"the client took nothing for {guard.limit_s:g} s; read faster or ask for less"
         raise Cancelled(message, reason="slow_client") from None

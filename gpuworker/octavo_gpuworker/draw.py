@@ -7,6 +7,7 @@ same in any batch. Truncated rows look at their CANDIDATES best tokens first; on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
@@ -15,13 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo_gpuworker.masses import ONE, exp_exact, masses
 from octavo_gpuworker.orders import Sampling
-from octavo_gpuworker.philox import gumbel, gumbel_at
+from octavo_gpuworker.philox import gumbel, gumbel_at, rough_gumbel
 
 CANDIDATES = 256
 """16 rows of 49,152 on one core: topk(256) 1.8 ms, topk(1024) 5.4 ms, a full torch sort 47 ms."""
 
 ROUNDING = 0.99
+MARGIN = 1e-3
+"""Of scores by the rough logarithm: a hundred times its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,19 @@ def draw(scaled: Tensor, draws: Draws) -> Tensor:
 
 
 def _draw_all(scaled: Tensor, draws: Draws) -> Tensor:
-    noise = torch.from_numpy(gumbel(draws.seeds, draws.positions, scaled.shape[1])).to(scaled.device)
-    return scaled.add_(noise).argmax(dim=1)
+    if scaled.device.type != "cpu":
+        full = torch.from_numpy(gumbel(draws.seeds, draws.positions, scaled.shape[1])).to(scaled.device)
+        return scaled.add_(full).argmax(dim=1)
+    logits, vocab = scaled.numpy(), scaled.shape[1]
+    scores = rough_gumbel(draws.seeds, draws.positions, vocab)
+    scores += logits
+    tokens = np.zeros(len(logits), np.int64)
+    for row, top in enumerate(scores.max(axis=1).tolist()):
+        if math.isfinite(top):  # the others are marked by the caller
+            ids = np.flatnonzero(scores[row] >= top - MARGIN * (1 + abs(top)))
+            noise = gumbel_at(draws.seeds[row : row + 1], draws.positions[row : row + 1], ids[None], vocab)
+            tokens[row] = ids[(logits[row, ids] + noise[0]).argmax()]
+    return torch.from_numpy(tokens)
 
 
 def _draw_cut(scaled: Tensor, draws: Draws) -> Tensor:
@@ -66,7 +81,8 @@ def _draw_cut(scaled: Tensor, draws: Draws) -> Tensor:
     else:  # asking for the ids would wait for the device
         noise = torch.from_numpy(gumbel(draws.seeds, draws.positions, vocab)).to(ids.device).gather(1, ids)
     scores = noise.add_(best).masked_fill_(best < floor, float("-inf"))
-    tokens = ids.gather(1, scores.argmax(dim=1, keepdim=True)).squeeze(1)
+    # of equal scores the lower id, as an argmax over the vocabulary would have it
+    tokens = ids.masked_fill(scores < scores.amax(dim=1, keepdim=True), vocab).amin(dim=1)
     rest = (~whole).nonzero().squeeze(1)
     if len(rest):
         left = scaled[rest]
@@ -77,11 +93,10 @@ def _draw_cut(scaled: Tensor, draws: Draws) -> Tensor:
 
 
 def _total(scaled: Tensor, best: Tensor, params: Rows[Sampling]) -> Tensor:
-    """[R] float64: the sum of exp(logit - best logit) over the vocabulary; ones where no row needs it."""
+    """[R] int64: the mass of the whole vocabulary; zeros where no row needs it."""
     if all(0 < p.top_k < scaled.shape[1] or p.min_p > 0 for p in params):
-        return torch.ones(len(params), dtype=torch.float64, device=best.device)
-    # the best token's share is 1 / total; softmax is one fused pass, where exp and a sum in double take ten times as long
-    return torch.softmax(scaled, dim=1).amax(dim=1).double().reciprocal()
+        return torch.zeros(len(params), dtype=torch.int64, device=best.device)
+    return masses(scaled - best[:, :1]).sum(dim=1)
 
 
 def _floor_of_all(scaled: Tensor, total: Tensor, params: Rows[Sampling]) -> Tensor:
@@ -96,13 +111,13 @@ def _floor_of_all(scaled: Tensor, total: Tensor, params: Rows[Sampling]) -> Tens
     return torch.cat(floors)
 
 
-def _possible(row: NDArray[np.float32], total: float, params: Sampling) -> Tensor:
+def _possible(row: NDArray[np.float32], total: int, params: Sampling) -> Tensor:
     """[1, K] descending: the logits of a row that truncation could keep, so that a few thousand are sorted and not all.
 
     Tokens of less than (1 - top_p) / V together have less than 1 - top_p: the nucleus is whole before it needs them.
     """
     if not 0 < params.top_k < len(row):
-        least = params.min_p if params.min_p > 0 else (1 - params.top_p) * total / len(row)
+        least = params.min_p if params.min_p > 0 else (1 - params.top_p) * (total / ONE) / len(row)
         possible = row[np.exp(row - row.max()) >= ROUNDING * least]
         row = possible if len(possible) else row  # a row that is not finite compares with nothing
     return -torch.from_numpy(np.sort(-row))[None]
@@ -111,19 +126,21 @@ def _possible(row: NDArray[np.float32], total: float, params: Sampling) -> Tenso
 def cut_floor(best: Tensor, total: Tensor, params: Rows[Sampling], vocab: int) -> tuple[Tensor, Tensor]:
     """The least logit that stays, per row [R, 1], and whether the `best` values (descending, [R, K]) were enough to tell.
 
-    `total` [R] float64 is the sum of exp(logit - best logit) over the whole vocabulary.
+    `total` [R] int64 is the mass of the whole vocabulary.
     """
     device, width = best.device, best.shape[1]
     top_k = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params], device=device)[:, None]
     top_p = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)[:, None]
     min_p = torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device)[:, None]
-    weights = torch.exp(best - best[:, :1]).double()
+    shifted = best - best[:, :1]
+    mass = masses(shifted)
     last = best.gather(1, top_k.clamp(max=width) - 1)
-    kept = (weights >= min_p) & (best >= last)
+    kept = (exp_exact(shifted).double() >= min_p) & (best >= last)
     limited = (min_p > 0) | (top_k < vocab)
-    mass = torch.where(limited, torch.where(kept, weights, 0.0).sum(dim=1, keepdim=True), total[:, None])
+    whole = torch.where(limited, torch.where(kept, mass, 0).sum(dim=1, keepdim=True), total[:, None])
     known = ~limited | ~kept[:, -1:]
-    kept &= weights.cumsum(dim=1) - weights < top_p * mass
+    # Top-p 1 keeps what has no mass left.
+    kept &= ((mass.cumsum(dim=1) - mass).double() < top_p * whole.double()) | (top_p >= 1)
     floor = best.gather(1, kept.sum(dim=1, keepdim=True).clamp(min=1) - 1)
     if width == vocab:
         return floor, torch.ones(len(params), dtype=torch.bool, device=device)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo_gpuworker.draw import Draws, draw
+from octavo_gpuworker.masses import log_norms
 from octavo_gpuworker.orders import TokenLogprobs
 from octavo_gpuworker.sampled import Sampled
 from octavo_gpuworker.sequence import Sequence
@@ -29,7 +30,7 @@ def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
         return Sampled([], [])
     broken = ~torch.isfinite(logits.sum(dim=1))
     wants = [i for i, seq in enumerate(rows) if seq.sampling.logprobs >= 0]
-    raw = torch.log_softmax(logits[wants] if len(wants) < len(rows) else logits, dim=1) if wants else None
+    raw = logits[wants].clone() if wants else None
     for i, seq in enumerate(rows):
         if seq.sampling.alters_logits:
             _alter(logits[i], seq)
@@ -37,8 +38,10 @@ def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
     logprobs: list[TokenLogprobs | None] = [None] * len(rows)
     chosen = torch.where(broken, -1, tokens).tolist()
     if raw is not None:
-        for i, item in zip(wants, _logprobs(raw, tokens[wants], [rows[i] for i in wants]), strict=True):
-            logprobs[i] = item if chosen[i] >= 0 else None
+        whole = [at for at, i in enumerate(wants) if chosen[i] >= 0]
+        kept = [wants[at] for at in whole]
+        for i, item in zip(kept, _logprobs(raw[whole], tokens[kept], [rows[i] for i in kept]), strict=True):
+            logprobs[i] = item
     return Sampled(chosen, logprobs)
 
 
@@ -87,13 +90,24 @@ def _penalize(row: Tensor, seq: Sequence) -> None:
 
 
 def _logprobs(raw: Tensor, chosen: Tensor, rows: Rows[Sequence]) -> list[TokenLogprobs]:
-    """raw [R, V] log probabilities and chosen [R] -> the chosen token's and the k best of each row."""
-    most = min(max(seq.sampling.logprobs for seq in rows), raw.shape[1])
-    picked = raw.gather(1, chosen[:, None]).squeeze(1).tolist()
-    best = raw.topk(most, dim=1)
-    values, ids, tokens = best.values.tolist(), best.indices.tolist(), chosen.tolist()
+    """raw [R, V] logits and chosen [R] -> log-probabilities of the chosen token and the k best of each row."""
+    if not rows:
+        return []
+    vocab = raw.shape[1]
+    most = min(max(seq.sampling.logprobs for seq in rows), vocab)
+    shifts, norms = raw.amax(dim=1).tolist(), log_norms(raw)
+    picked, tokens = raw.gather(1, chosen[:, None]).squeeze(1).tolist(), chosen.tolist()
+    best = raw.topk(min(most + 1, vocab), dim=1)
+    values, ids = best.values.cpu().numpy(), best.indices.cpu().numpy()
     found = []
     for i, seq in enumerate(rows):
-        k = seq.sampling.logprobs
-        found.append(TokenLogprobs(tokens[i], picked[i], ids[i][:k], values[i][:k]))
+        k = min(seq.sampling.logprobs, vocab)
+        row_values, row_ids = values[i], ids[i]
+        if 0 < k < vocab and row_values[k] == row_values[k - 1]:  # equal ones go on beyond the k best: all must be seen
+            row_values = raw[i].cpu().numpy()
+            row_ids = np.arange(vocab)
+        order = np.lexsort((row_ids, -row_values))[:k]
+        probabilities = (row_values[order].astype(np.float64) - shifts[i] - norms[i]).astype(np.float32)
+        own = float(np.float32(picked[i] - shifts[i] - norms[i]))
+        found.append(TokenLogprobs(tokens[i], own, row_ids[order].tolist(), probabilities.tolist()))
     return found

@@ -247,8 +247,7 @@ class Core:
         keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
         if len(accepting) == 1:
             return self._plan(accepting[0], group, keys)
-        length = group[0].length
-        rated = [(self._cost_us(worker, keys, length), at) for at, worker in enumerate(accepting)]
+        rated = self._rated(accepting, keys, group[0].length)
         best: Plan | None = None
         # a worker is costly to plan for and cheap to rate, and the cheapest one mostly has room
         heapq.heapify(rated)
@@ -266,6 +265,20 @@ class Core:
     def _answering(self, worker: Worker) -> Directory | None:
         directory = self.cell.fleet.directory_of(worker)
         return directory if directory is not None and directory.answers(self.cell.now_us) else None
+
+    def _rated(self, workers: list[Worker], keys: list[bytes], length: int) -> list[tuple[float, int]]:
+        """(cost in microseconds, place in `workers`) of each. Most hold nothing of the prompt: those are quick to rate."""
+        first = keys[0] if keys else b""
+        budget = self.cell.policy.max_num_batched_tokens
+        rated: list[tuple[float, int]] = []
+        for at, worker in enumerate(workers):
+            if first in worker.index or first in worker.computing or worker.store_id:
+                cost_us = self._cost_us(worker, keys, length)
+            else:
+                backlog = worker.backlog_tokens() if worker.prefilling else 0
+                cost_us = score_us(length, backlog, len(worker.sequences), 0.0, worker.costs, budget)
+            rated.append((cost_us, at))
+        return rated
 
     def _cost_us(self, worker: Worker, keys: list[bytes], length: int) -> float:
         """What the first token is predicted to take there (placement.score_us)."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc as pb_grpc
 from octavo.v1 import worker_pb2 as wpb
@@ -77,8 +78,11 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
     async def _read_worker(self, context: Context, connection: WorkerConnection, number: int) -> None:
         driver, said_hello = self._driver, False
         while True:
-            async with asyncio.timeout(None if said_hello else JOIN_TIMEOUT_S):
+            if said_hello:  # a report per step comes here, and a timeout costs as much as reading it
                 message: wpb.AttachWorkerRequest = await self._read(context)
+            else:
+                async with asyncio.timeout(JOIN_TIMEOUT_S):
+                    message = await self._read(context)
             if message.epoch != connection.epoch:
                 raise StreamClosed(f"foreign epoch {message.epoch:016x}")
             number += 1
@@ -103,7 +107,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 raise StreamClosed(f"{kind or 'an empty message'} came out of turn")
 
     async def _write_worker(self, context: Context, connection: WorkerConnection) -> None:
-        number = 1
+        number, guard = 1, StallGuard(self._stuck_write_s)
         while True:
             await connection.wake.wait()
             if connection.closed.is_set():
@@ -113,7 +117,9 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             for orders in wire.write_orders(batch):
                 number += 1
                 await self._write(
-                    context, wpb.AttachWorkerResponse(epoch=connection.epoch, number=number, orders=orders)
+                    context,
+                    wpb.AttachWorkerResponse(epoch=connection.epoch, number=number, orders=orders),
+                    guard,
                 )
 
     # -- gateways --------------------------------------------------------------------------------------------------
@@ -150,18 +156,19 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
 
     async def _write_gateway(self, context: Context, connection: GatewayConnection) -> None:
         heartbeat = pb.AttachGatewayResponse(heartbeat=pb.Heartbeat())
-        while await self._woken(context, connection, heartbeat):
+        guard, beat = StallGuard(self._stuck_write_s), StallGuard(HEARTBEAT_S)
+        while await self._woken(context, connection, heartbeat, guard, beat):
             if connection.welcome_due:
                 connection.welcome_due = False
-                await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()))
+                await self._write(context, pb.AttachGatewayResponse(welcome=self.welcome()), guard)
             if connection.load_due:
                 connection.load_due = False
                 load = cell_load(self._driver.core.cell)
-                await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)))
+                await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)), guard)
             # what comes while a write is under way is in the cursors, and leaves with the next message
             while not connection.closed.is_set() and (updates := self._driver.collect(connection.number)):
                 batch = [event for update in updates for event in wire.write_update(update)]
-                await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)))
+                await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)), guard)
 
     def welcome(self) -> pb.GatewayWelcome:
         """The limits in force."""
@@ -214,21 +221,24 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
 
     async def _write_store(self, context: Context, connection: StoreConnection) -> None:
         heartbeat = pb.AttachStoreResponse(heartbeat=pb.Heartbeat())
-        while await self._woken(context, connection, heartbeat):
+        guard, beat = StallGuard(self._stuck_write_s), StallGuard(HEARTBEAT_S)
+        while await self._woken(context, connection, heartbeat, guard, beat):
             if connection.inventory_due:
                 connection.inventory_due = False
-                await self._write(context, pb.AttachStoreResponse(inventory_request=pb.InventoryRequest()))
+                await self._write(context, pb.AttachStoreResponse(inventory_request=pb.InventoryRequest()), guard)
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
-    async def _woken(self, context: Context, connection: Connection, heartbeat: Any) -> bool:
+    async def _woken(
+        self, context: Context, connection: Connection, heartbeat: Any, guard: StallGuard, beat: StallGuard
+    ) -> bool:
         """Waits until there is something to write, with heartbeats meanwhile; False once the connection is closed."""
         while True:
             try:
-                async with asyncio.timeout(HEARTBEAT_S):
+                with beat:
                     await connection.wake.wait()
             except TimeoutError:
-                await self._write(context, heartbeat)
+                await self._write(context, heartbeat, guard)
                 continue
             if connection.closed.is_set():
                 return False
@@ -247,9 +257,9 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             raise StreamClosed("the peer ended its stream")
         return message
 
-    async def _write(self, context: Context, message: object) -> None:
+    async def _write(self, context: Context, message: object, guard: StallGuard) -> None:
         try:
-            async with asyncio.timeout(self._stuck_write_s):
+            with guard:
                 await context.write(message)
         except TimeoutError as error:
             raise StreamClosed(f"a write was stuck for {self._stuck_write_s:g} s") from error
@@ -295,7 +305,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         tasks: set[asyncio.Future[Any]],
     ) -> grpc.StatusCode:
         try:
-            await self._write(context, welcome)
+            await self._write(context, welcome, StallGuard(self._stuck_write_s))
         except StreamClosed as error:
             connection.close(str(error))
             return grpc.StatusCode.UNAVAILABLE

@@ -69,6 +69,15 @@ def test_the_schedulers_settings_count(tmp_path: Path) -> None:
     assert one.value("ttft_p99/r1000") > many.value("ttft_p99/r1000")
 
 
+def test_goodput_is_told_by_slo_class(tmp_path: Path) -> None:
+    classes = '{"chat": {"ttft_ms": 1.0}, "batch": {"ttft_ms": 60000.0}, "default": {}}'
+    words = ["--requests", "20", "--rate", "50", "--slo-classes", "chat,batch", "--json", str(tmp_path / "a.json")]
+    octavo(*words, "--scheduler.slo_classes", classes)
+    figures = read_figures(tmp_path / "a.json")
+    shares = [figures.value(f"slo_attainment/{name}r50") for name in ("", "chat/", "batch/")]
+    assert shares == [0.5, 0.0, 1.0]
+
+
 def test_turns_follow_each_other_and_tenants_take_turns() -> None:
     turns = (Turn(4, (Piece("a", 5), Piece("b", 6))), Turn(3, (Piece("c", 7),), pause_s=0.5))
     text = Session("t", (Turn(9, text="x" * 40),))
@@ -112,6 +121,7 @@ def test_a_log_is_replayed_or_its_difference_told(tmp_path: Path) -> None:
         (["--rate", "5", "--hardware", "./nowhere.json"], "--hardware: ./nowhere.json cannot be read"),
         (["--rate", "5", "--plot", "a.gif"], "--plot: a.gif must end in .svg or .png"),
         (["--rate", "5", "--schedular.policy", "fcfs"], "--schedular.policy"),
+        (["--rate", "5", "--requests", "3", "--slo-classes", "gold"], "requests[0].slo_class: 'gold' is unknown"),
         (["--replay", "./nowhere"], "--replay: nowhere cannot be read"),
     ],
 )

@@ -179,6 +179,11 @@ class Cluster:
                 scheduler_pb2.GetStatusRequest(), timeout=5
             )
 
+    async def busiest(self) -> tuple[str, int]:
+        """The worker with the most running sequences, and how many: placement follows measured costs, so it may be any."""
+        workers = (await self.status()).workers
+        return max(((worker.worker_id, worker.running) for worker in workers), key=lambda pair: pair[1])
+
     async def settle(self, timeout_s: float = 60.0) -> scheduler_pb2.GetStatusResponse:
         """The status once nothing runs, waits or is held; fails with the last status when that never comes."""
         deadline = time.monotonic() + timeout_s

@@ -57,12 +57,12 @@ async def test_worker_killed_under_16_streams(make_cluster: Callable[..., Cluste
             for request, answer in zip(requests, answers, strict=True)
         ]
         await wait_tokens(answers, 3)
-        running = {worker.worker_id: worker.running for worker in (await cluster.status()).workers}
-        assert all(running.values()), f"both workers must have work: {running}"
-        cluster.kill("gpuworker0")
+        victim, running = await cluster.busiest()
+        assert running
+        cluster.kill(victim)
         await asyncio.gather(*streams)
     assert [i for i, (got, want) in enumerate(zip(answers, wanted, strict=True)) if not same(got, want)] == []
-    assert sum(answer.finished.timings.attempts > 1 for answer in answers) == running["gpuworker0"]
+    assert sum(answer.finished.timings.attempts > 1 for answer in answers) == running
     await cluster.settle()
 
 

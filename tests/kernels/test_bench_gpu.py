@@ -16,6 +16,7 @@ ROWS = {
     "prefill_chunk", "prefill_window", "mixed", "store_kv/2", "store_kv/9", "store_kv_int8/2", "store_kv_int8/9",
     "add_rms_norm/2", "add_rms_norm/3", "silu_mul/2", "silu_mul/3", "gelu_mul/2", "gelu_mul/3", "soft_cap",
     "gather_blocks", "scatter_blocks", "linear/1", "linear/17", "linear/70", "decode_step_8b/b1", "decode_step_8b/b2",
+    "engine_3_steps_8b/b2",
     "sample/greedy", "sample/plain", "sample/top_p", "sample/top_k_p", "sample/everything",
     *(f"quant_linear/{form}/{rows}" for form in ("int4_g128", "int4_g32_zero", "int8_row") for rows in (1, 5, 17, 70)),
     "quant_linear/int8_int8/70", "quant_linear/fp8_fp8/70", "quantize_rows/int8/70", "moe/5", "moe/40",

@@ -15,7 +15,7 @@ from octavo.rpc.settings import load_settings
 
 from octavo_cli.bench.arrivals import OpenLoop, arrival_times, check_loop
 from octavo_cli.bench.traces import read_trace
-from octavo_cli.bench.work import BadPlan, Workload
+from octavo_cli.bench.work import BadPlan
 from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.commands.bench import show_figures, tell
 from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
@@ -58,6 +58,9 @@ def simulate(
     turns: Annotated[int, typer.Option("--turns", help="Requests of a conversation or agent.")] = 4,
     pause_s: Annotated[float, typer.Option("--pause-s", help="Mean pause between turns.")] = 1.0,
     tenants: Annotated[int, typer.Option("--tenants", min=1, help="Sessions take turns among so many tenants.")] = 1,
+    slo_classes: Annotated[
+        str, typer.Option("--slo-classes", help="Sessions take turns among these of scheduler.slo_classes: a,b.")
+    ] = "",
     cell_workers: Annotated[int, typer.Option("--cell-workers", help="Workers per scheduler cell at most.")] = 128,
     cost_per_hour: Annotated[
         float, typer.Option("--cost-per-hour", help="Of one worker, for cost per good request.")
@@ -94,7 +97,9 @@ def simulate(
     answer: dict[str, Any] = {}
     for suffix, loop in loops:
         began_s = time.perf_counter()
-        answer = _run(task, load, loop, seed, tenants, flags)
+        times_s = arrival_times(loop, len(load.sessions), [session.at_s for session in load.sessions], seed)
+        rows = rows_of(load, times_s, tenants, [name for name in slo_classes.split(",") if name])
+        answer = ask(task, (json.dumps(row) for row in rows), flags)
         results += [replace(item, name=f"{item.name}/{suffix}") for item in from_json(answer["figures"]).results]
         points[suffix] = answer["points"]
         tell(f"{suffix}: {load.requests} requests simulated in {time.perf_counter() - began_s:.1f} s")
@@ -108,6 +113,7 @@ def simulate(
         "hardware": answer["hardware"],
         "policy": answer["policy"],
         "tenants": tenants,
+        "slo_classes": slo_classes,
     }
     figures = Figures("simulate", tuple(results), config)
     if plot_path:
@@ -139,13 +145,6 @@ def _rates(text: str, kind: str) -> list[tuple[str, float]]:
     if len({suffix for suffix, _value in rates}) < len(rates):
         raise BadPlan(f"--rate: {text} names a rate twice", field="rate")
     return rates
-
-
-def _run(
-    task: dict[str, Any], load: Workload, loop: OpenLoop, seed: int, tenants: int, flags: list[str]
-) -> dict[str, Any]:
-    times_s = arrival_times(loop, len(load.sessions), [session.at_s for session in load.sessions], seed)
-    return ask(task, (json.dumps(row) for row in rows_of(load, times_s, tenants)), flags)
 
 
 def _replay(path: Path) -> int:

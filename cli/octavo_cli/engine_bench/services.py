@@ -16,7 +16,10 @@ from octavo.errors import OctavoError
 from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
 from rich.console import Console
 
-from octavo_cli.bench.closed import closed_loop
+from octavo_cli.bench.grpc_target import GrpcTarget
+from octavo_cli.bench.runner import Asking, Runner
+from octavo_cli.bench.sample import Run
+from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.engine_bench.cpu import pss_bytes, services_cpu_s
 from octavo_cli.exits import NoCluster
 from octavo_cli.state import ClusterState, read_state
@@ -57,27 +60,20 @@ class Services:
         """Raises OctavoError when a request failed."""
         self._seed += 1  # other prompts, so that none is cached
         before, steps = services_cpu_s(self.state), self._steps()
-        measured = asyncio.run(
-            closed_loop(
-                self.url,
-                concurrency=work.streams,
-                requests=work.streams,
-                prompt_tokens=work.prompt_tokens,
-                max_tokens=work.output_tokens,
-                seed=self._seed,
-            )
-        )
-        after, run = services_cpu_s(self.state), measured.runs["cold"]
-        if complaints := measured.complaints():
-            raise OctavoError(f"through the services: {complaints[0]}")
+        run = asyncio.run(_closed_loop(self.url, work, self._seed))
+        after = services_cpu_s(self.state)
+        answers = run.answered()
+        if len(answers) < work.streams:
+            failed = next((sample for sample in run.samples if sample.outcome != "ok"), None)
+            raise OctavoError(f"through the services: {failed.outcome}: {failed.reason}" if failed else "no answers")
         return Pass(
-            sum(sample.output_tokens for sample in run.samples),
+            sum(sample.output_tokens for sample in answers),
             run.wall_s,
-            statistics.median(sample.ttft_ms for sample in run.samples if sample.ttft_ms is not None),
+            statistics.median(sample.ttft_ms or 0.0 for sample in answers),
             run.client_cpu_s,
             {name: after[name] - before[name] for name in after},
             self._steps() - steps,
-            sum(len(sample.arrivals) for sample in run.samples),
+            sum(len(sample.arrivals) for sample in answers),
         )
 
     def worker_pss_bytes(self) -> int:
@@ -90,6 +86,14 @@ class Services:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
             status = stub.GetStatus(scheduler_pb2.GetStatusRequest(), timeout=10.0)
         return int(dict(status.counters)["steps"])
+
+
+async def _closed_loop(url: str, work: Workload, seed: int) -> Run:
+    """Every stream asks once, greedy, with a prompt of its own; no warm-up, whose CPU would count."""
+    shape = Shape(work.streams, work.prompt_tokens, work.output_tokens, seed=seed)
+    async with GrpcTarget(url, "") as target:
+        runner = Runner(target, await target.describe(), Asking(seed=seed, cache_salt=f"engine-{seed}"))
+        return await runner.closed_loop(make_workload("random", shape).sessions, work.streams)
 
 
 @contextlib.contextmanager

@@ -11,8 +11,10 @@ LETTERS_PER_TOKEN = 4
 """The simulator has no tokenizer: a text counts as one token for this many characters."""
 
 
-def rows_of(workload: Workload, times_s: Sequence[float], tenants: int = 1) -> Iterator[dict[str, Any]]:
-    """One row per turn of the sessions that arrive at `times_s`; sessions take turns among `tenants` tenants."""
+def rows_of(
+    workload: Workload, times_s: Sequence[float], tenants: int = 1, slo_classes: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """One row per turn of the sessions that arrive at `times_s`; sessions take turns among tenants and SLO classes."""
     number = 0
     for index, (session, at_s) in enumerate(zip(workload.sessions, times_s, strict=False)):
         for position, turn in enumerate(session.turns):
@@ -23,6 +25,8 @@ def rows_of(workload: Workload, times_s: Sequence[float], tenants: int = 1) -> I
             }
             if tenants > 1:
                 row["tenant"] = f"tenant{index % tenants}"
+            if slo_classes:
+                row["slo_class"] = slo_classes[index // tenants % len(slo_classes)]  # each tenant asks in each class
             if position:
                 row["after"] = number - 1
             yield row

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import math
 from typing import Final, Literal
 
 import numpy as np
@@ -37,8 +36,8 @@ KV_BYTES: Final[dict[str, int]] = {"bf16": 2, "f32": 4, "int8": 1}
 KNOWN_FIELDS: Final = frozenset(
     (
         "architecture", "layers", "d_model", "q_heads", "kv_heads", "head_dim", "ffn", "vocab_size", "max_position", "norm_eps",
-        "rope_theta", "rope_scaling", "tied_embeddings", "qkv_bias", "o_bias", "qk_norm", "sliding_window", "activation",
-        "eos_token_ids", "bos_token_id",
+        "rope_theta", "rope_scaling", "tied_embeddings", "qkv_bias", "o_bias", "qk_norm", "sliding_window", "full_layers",
+        "activation", "eos_token_ids", "bos_token_id", "query_scale", "embedding_scale",
     )
 )  # fmt: skip
 """What of ModelConfig the kernels honour; any other field must stand at its default."""
@@ -175,8 +174,8 @@ class NativeModel:
             tied=config.tied_embeddings,
             threads=self.threads,
             norm_eps=config.norm_eps,
-            attention_scale=1 / math.sqrt(config.head_dim),
-            embedding_scale=1.0,
+            attention_scale=config.score_scale,
+            embedding_scale=config.embedding_scale,
             isa=ISA_CODES[isa],
         )
 
@@ -193,7 +192,7 @@ class NativeModel:
             o=self._matrix(f"{name}o", width, q_rows),
             gate_up=self._matrix(f"{name}gate_up", 2 * padded(config.ffn), width),
             down=self._matrix(f"{name}down", width, config.ffn),
-            window=config.sliding_window or 0,
+            window=0 if index in config.full_layers else config.sliding_window or 0,
         )
 
     def _matrix(self, name: str, columns: int, depth: int) -> abi.Matrix:

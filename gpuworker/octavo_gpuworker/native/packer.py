@@ -126,7 +126,8 @@ class Packer:
     def fill(self, entries: Entries, progress: Callable[[int, int], None] | None) -> None:
         """Fills every entry; they start zeroed."""
         for entry, tensor, length in vectors_of(self._config):
-            entries[entry].view(np.float32)[:] = self._floats(tensor, (length,))
+            stored = self._floats(tensor, (length,))
+            entries[entry].view(np.float32)[:] = stored + 1 if self._config.norm_offset else stored
         if not self._config.tied_embeddings:
             shape = (self._config.vocab_size, self._config.d_model)
             entries["embedding"].view(np.uint16)[:] = to_bf16(self._floats("model.embed_tokens.weight", shape)).ravel()

@@ -107,22 +107,33 @@ def _write(
         with os.fdopen(descriptor, "w+b") as file:
             start = _header_room(weights, entries, offset)
             file.truncate(start + offset)
-            with mmap.mmap(file.fileno(), start + offset) as mapped:
-                whole = np.frombuffer(mapped, np.uint8)
-                body = whole[start:]
-                tensors = open_tensors(files, config)
-                try:
-                    packer = Packer(library, config, weights, tensors, str(files.path))
-                    packer.fill({key: body[at : at + size] for key, (at, size) in entries.items()}, progress)
-                finally:
-                    tensors.close()
-                digest = blake3(max_threads=blake3.AUTO).update(body.data).hexdigest()
-                _put_header(whole, weights, entries, offset, digest)
-                del body, whole, packer
+            # np.memmap: its pages are released with the last array over them, whatever an error's traceback still holds
+            whole = np.memmap(file, np.uint8, "r+", shape=(start + offset,))
+            _fill(whole[start:], entries, files, config, weights, library, progress)
+            digest = blake3(max_threads=blake3.AUTO).update(whole[start:].data).hexdigest()
+            _put_header(whole, weights, entries, offset, digest)
+            whole.flush()
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _fill(
+    body: NDArray[np.uint8],
+    entries: dict[str, tuple[int, int]],
+    files: ModelFiles,
+    config: ModelConfig,
+    weights: Format,
+    library: Library,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    tensors = open_tensors(files, config)
+    try:
+        packer = Packer(library, config, weights, tensors, str(files.path))
+        packer.fill({key: body[at : at + size] for key, (at, size) in entries.items()}, progress)
+    finally:
+        tensors.close()
 
 
 def _header(weights: Format, entries: dict[str, tuple[int, int]], size: int, digest: str) -> bytes:

@@ -19,21 +19,22 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        # asked twice a second by whoever supervises, and settings do not change
+        self._settings = [
+            admin_pb2.Setting(key=item.key, value=json.dumps(item.value), source=item.source)
+            for item in host.settings.items()
+        ]
 
     async def GetInfo(
         self, request: admin_pb2.GetInfoRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> admin_pb2.GetInfoResponse:
         host = self._host
-        settings = [
-            admin_pb2.Setting(key=item.key, value=json.dumps(item.value), source=item.source)
-            for item in host.settings.items()
-        ]
         return admin_pb2.GetInfoResponse(
             service=host.name,
             pid=os.getpid(),
             state=host.state,
             version=host.version,
-            settings=settings,
+            settings=self._settings,
             why=host.why,
             urls=host.urls,
         )

@@ -37,7 +37,7 @@ class Plan:
 
 
 def run_fleet(plan: Plan, rows: Sequence[Row]) -> list[CellResult]:
-    """One result per cell. Raises BadPlan when the rows are not in order of time.
+    """One result per cell. Raises BadPlan when the rows are not in order of time, or name an unknown SLO class.
 
     A conversation, and requests with the same beginning, share a cell: only there can its index match.
     """
@@ -46,6 +46,11 @@ def run_fleet(plan: Plan, rows: Sequence[Row]) -> list[CellResult]:
     cell_of: list[int] = []
     last_us = 0
     for number, row in enumerate(rows):
+        if row.slo_class and row.slo_class not in plan.policy.slo_classes:
+            known = ", ".join(sorted(plan.policy.slo_classes))
+            raise BadPlan(
+                f"requests[{number}].slo_class", f"{row.slo_class!r} is unknown; scheduler.slo_classes has {known}"
+            )
         if row.after >= 0:
             cell_of.append(cell_of[row.after])
         else:

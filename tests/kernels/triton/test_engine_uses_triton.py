@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from functools import partial
 
 import pytest
 import torch
 from octavo.step import StepBudget
 from octavo_gpuworker.backends.torch_backend import TorchBackend
-from octavo_gpuworker.device_sampler import sampler_of
+from octavo_gpuworker.device_sampler import draw_on_device, sampler_of
 from octavo_gpuworker.engine import Engine
+from octavo_gpuworker.graphs import GraphedForward
 from octavo_gpuworker.kernels import KernelTable, select_kernels
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.model.config import ModelConfig
@@ -19,7 +21,10 @@ from octavo_gpuworker.model.needs import needs_of
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.model.weights import LayerWeights, Weights
 from octavo_gpuworker.orders import AdmitOrder, Report, Sampling
+from octavo_gpuworker.pipeline import PipelinedEngine
 from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.kernels.triton.test_graphs import FakeBackend
 
 LLAMA = ModelConfig(
     architecture="llama", layers=2, d_model=96, q_heads=3, kv_heads=1, head_dim=32, ffn=128, vocab_size=97, max_position=512,
@@ -77,10 +82,11 @@ def decoder_of(config: ModelConfig, prefer: str, kv: torch.dtype = torch.float32
 def greedy(decoder: Decoder, new: int = 8) -> tuple[list[list[int]], int, list[Report]]:
     """Three sequences, the second chunked while the others decode: their tokens, the mixed steps, the reports."""
     pool = KvPool(decoder.config, 32, 8, decoder.kv_dtype)
-    sampler = sampler_of(decoder.kernels)
-    engine = Engine(
-        TorchBackend(decoder, pool, sampler=sampler), budget=StepBudget(14, 14, 8), start_transfer=lambda order: None
-    )
+    return run(Engine, TorchBackend(decoder, pool, sampler=sampler_of(decoder.kernels)), new)
+
+
+def run(kind: type[Engine], backend: TorchBackend, new: int) -> tuple[list[list[int]], int, list[Report]]:
+    engine = kind(backend, budget=StepBudget(14, 14, 8), start_transfer=lambda order: None)
     first = 1
     for slot, prompt in enumerate(PROMPTS):
         blocks = list(range(first, first + -(-(len(prompt) + new) // 8)))
@@ -122,6 +128,22 @@ def test_eight_greedy_tokens_equal_the_oracle_and_every_call_is_tritons(name) ->
     calls = decoder.kernels.kernel_calls["paged_attention", "triton"]
     line = f'kernel_calls_total{{impl="triton",op="paged_attention",reason="chosen"}} {float(calls)}'
     assert line in generate_latest(registry).decode()
+
+
+# Rows of padding compute on whatever their memory held; nobody reads them.
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+def test_captured_steps_one_ahead_give_the_same_tokens() -> None:
+    """As a GPU runs it: graphs over static inputs, drawn tokens placed on the device, each step launched before the last is read."""
+    oracle, _, _ = greedy(decoder_of(LLAMA, "torch"), 5)
+    decoder = decoder_of(LLAMA, "triton")
+    pool = KvPool(decoder.config, 32, 8, decoder.kv_dtype)
+    graphs = GraphedForward(decoder, pool, FakeBackend(), max_model_len=64, batch_buckets=(4,))
+    draw = partial(draw_on_device, decoder.kernels.sample)
+    tokens, _, _ = run(PipelinedEngine, TorchBackend(decoder, pool, graphs=graphs, draw=draw), 5)
+    assert tokens == oracle
+    assert graphs.stats.replays.total() >= 3
+    assert set(graphs.stats.eager) == {"prefill"}
+    assert decoder.kernels.kernel_calls["sample", "triton"] >= 5
 
 
 def test_a_quantized_cache_gives_the_twins_tokens() -> None:

@@ -16,6 +16,7 @@ from octavo_gpuworker.model.inputs import StepInputs
 from octavo_gpuworker.model.needs import needs_of
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.model.weights import LayerWeights, Weights
+from octavo_gpuworker.step_buffer import StepBuffer
 from prometheus_client import CollectorRegistry
 
 CONFIG = ModelConfig(
@@ -100,6 +101,40 @@ def test_a_replay_equals_the_eager_step_for_every_batch_in_its_bucket(graphed) -
     assert forward.stats.captures == 2
     assert (forward.stats.tokens, forward.stats.padded_tokens) == (12, 2)
     assert forward.stats.hit_rate == 1.0
+
+
+def test_drawn_tokens_take_their_places_on_the_device(graphed) -> None:
+    """Two steps are packed before the first is read; tokens of the step before never pass the host."""
+    forward, decoder, pool, _ = graphed
+    for contexts, pending in (([9, 30, 5], [2, -1, 0]), ([10, 31, 6], [0, 1, 2]), ([600, 17], [1, 0])):
+        inputs = step(contexts)
+        drawn = torch.tensor([7, 11, -1])
+        rows = torch.tensor(pending)
+        known = dataclasses.replace(
+            inputs, token_ids=torch.where(rows >= 0, drawn[rows.clamp(min=0)].clamp(min=0), inputs.token_ids)
+        )
+        other = KvPool(CONFIG, 300, 8, torch.float32)
+        other.tensor.copy_(pool.tensor)
+        expected = decoder.forward(known, other)
+        lacking = dataclasses.replace(inputs, pending=rows, drawn=drawn)
+        lacking.token_ids = torch.where(rows >= 0, 0, inputs.token_ids)
+        assert torch.allclose(forward.forward(lacking, pool), expected, atol=1e-5)
+        assert torch.equal(pool.tensor[1:], other.tensor[1:])
+    plain = step([9, 30], [1, 3])
+    known = dataclasses.replace(plain, token_ids=torch.tensor([20, *plain.token_ids[1:].tolist()]))
+    lacking = dataclasses.replace(plain, pending=torch.tensor([1, -1, -1, -1]), drawn=torch.tensor([3, 20]))
+    assert torch.equal(forward.forward(lacking, pool), decoder.forward(known, pool)), "a step without a graph as well"
+    assert torch.equal(lacking.token_ids, step([9, 30], [1, 3]).token_ids), "the caller's arrays stay as they are"
+
+
+def test_a_step_buffer_holds_two_steps_on_the_host() -> None:
+    """The copy of a step may begin after the next step was packed."""
+    buffer = StepBuffer(4, 6, CPU)
+    buffer.load(step([9, 30, 5]))
+    first = buffer._hosts[buffer._turn].clone()
+    buffer.load(step([10, 31, 6]))
+    assert torch.equal(buffer._hosts[1 - buffer._turn], first)
+    assert not torch.equal(buffer._hosts[buffer._turn], first)
 
 
 @pytest.mark.parametrize(
