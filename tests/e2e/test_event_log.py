@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from octavo_scheduler.event_log import replay
-from test_soak import storm
+from storm import storm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio]
 
