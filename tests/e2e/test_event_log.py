@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from octavo_scheduler.event_log import replay
-
-from tests.e2e.test_soak import storm
+from storm import storm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio]
 
