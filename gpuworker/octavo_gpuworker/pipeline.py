@@ -11,7 +11,7 @@ Rules beside the Engine's (each a test):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,17 +134,13 @@ class PipelinedEngine(Engine):
                 for sibling in seq.siblings:
                     self._split(seq, sibling)
                 seq.siblings = []
-        self._append_pending(flight.batch.rows)
         for row, seq in enumerate(flight.batch.rows):
+            self._append_pending(seq)
             flight.row_of_slot[seq.slot] = row
 
-    def _append_pending(self, seqs: Iterable[Sequence]) -> None:
-        rows = list(seqs)
-        slots = np.array([seq.slot for seq in rows], np.int32)
-        positions = np.array([len(seq.tokens) for seq in rows], np.int32)
-        self._slots.extend(slots, positions, [PENDING] * len(rows))
-        for seq in rows:
-            seq.tokens.append(PENDING)
+    def _append_pending(self, seq: Sequence) -> None:
+        self._slots.append(seq.slot, len(seq.tokens), PENDING)
+        seq.tokens.append(PENDING)
 
     # --- landing ---------------------------------------------------------------------------------------------------
 
@@ -187,7 +183,7 @@ class PipelinedEngine(Engine):
             return
         seq.computed = ahead
         if later:
-            self._append_pending([seq])
+            self._append_pending(seq)
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ for name in ("cluster", "storm"):  # sibling modules under importmode=importlib
         sys.modules[name] = module
         spec.loader.exec_module(module)
 
-from cluster import Cluster
+from cluster import Cluster  # noqa: E402
 
 
 @pytest.fixture
