@@ -134,11 +134,13 @@ class PipelinedEngine(Engine):
                 for sibling in seq.siblings:
                     self._split(seq, sibling)
                 seq.siblings = []
-        rows = flight.batch.rows
-        self._slots.extend(flight.batch.row_slots, flight.batch.positions, [PENDING] * len(rows))
-        for row, seq in enumerate(rows):
-            seq.tokens.append(PENDING)
+        for row, seq in enumerate(flight.batch.rows):
+            self._append_pending(seq)
             flight.row_of_slot[seq.slot] = row
+
+    def _append_pending(self, seq: Sequence) -> None:
+        self._slots.append(seq.slot, len(seq.tokens), PENDING)
+        seq.tokens.append(PENDING)
 
     # --- landing ---------------------------------------------------------------------------------------------------
 
@@ -159,7 +161,6 @@ class PipelinedEngine(Engine):
                 self._reporter.runs_low()
         ends = {chunk.slot: chunk.start + chunk.count for chunk in flight.step.chunks}
         sampled = result.sampled
-        self._slots.extend(flight.batch.row_slots, flight.batch.positions, sampled.tokens)
         end = 0
         for seq, token, logprobs in zip(flight.batch.rows, sampled.tokens, sampled.logprobs, strict=True):
             end = ends.get(seq.slot, end)  # siblings' rows follow their leader's
@@ -182,7 +183,7 @@ class PipelinedEngine(Engine):
             return
         seq.computed = ahead
         if later:
-            seq.tokens.append(PENDING)
+            self._append_pending(seq)
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 
