@@ -57,9 +57,8 @@ def draw(scaled: Tensor, draws: Draws) -> Tensor:
 
 def _draw_all(scaled: Tensor, draws: Draws) -> Tensor:
     if scaled.device.type != "cpu":
-        return scaled.add_(
-            torch.from_numpy(gumbel(draws.seeds, draws.positions, scaled.shape[1])).to(scaled.device)
-        ).argmax(1)
+        full = torch.from_numpy(gumbel(draws.seeds, draws.positions, scaled.shape[1])).to(scaled.device)
+        return scaled.add_(full).argmax(dim=1)
     logits, vocab = scaled.numpy(), scaled.shape[1]
     scores = rough_gumbel(draws.seeds, draws.positions, vocab)
     scores += logits

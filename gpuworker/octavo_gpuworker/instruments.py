@@ -34,7 +34,11 @@ OBSERVED: Final = (
     Instrument(PREFIX + "transfer_seconds", "histogram", "Time of one transfer's copy.", (), SHORT_BUCKETS),
     Instrument(PREFIX + "starved", "counter", "Times a sequence lacked a block for its next token."),
     Instrument(PREFIX + "blocks", "gauge", "Blocks in the KV pool, the null block not counted."),
-    Instrument(PREFIX + "block_bytes", "gauge", "Bytes of one KV block."),
+    Instrument(PREFIX + "weight_bytes", "gauge", "Bytes of weights that a step reads."),
+    Instrument(PREFIX + "peak_bytes_per_second", "gauge", "Memory bandwidth, measured at the start."),
+    Instrument(
+        PREFIX + "peak_flops_per_second", "gauge", "Floating-point operations per second, measured at the start."
+    ),
     Instrument(
         PREFIX + "start_seconds",
         "gauge",
@@ -51,16 +55,6 @@ OBSERVED: Final = (
 """Fed by reports, and set at the start."""
 
 OF_A_BACKEND: Final = (
-    Instrument(PREFIX + "weight_bytes", "gauge", "Bytes of weights that a step reads."),
-    Instrument(PREFIX + "parameters", "gauge", "Parameters of the model that a token meets, its output head included."),
-    Instrument(PREFIX + "head_parameters", "gauge", "Those of the output head, which only sampled positions meet."),
-    Instrument(
-        PREFIX + "attention_width", "gauge", "Layers x query heads x head size: 4 of it are the operations of a pair."
-    ),
-    Instrument(PREFIX + "peak_bytes_per_second", "gauge", "Memory bandwidth, measured at the start."),
-    Instrument(
-        PREFIX + "peak_flops_per_second", "gauge", "Floating-point operations per second, measured at the start."
-    ),
     Instrument(PREFIX + "graph_replays", "gauge", "Steps run by replaying a captured graph."),
     Instrument(PREFIX + "graph_eager_steps", "gauge", "Steps that no captured graph held."),
     Instrument(PREFIX + "graph_captures", "gauge", "Graphs captured."),

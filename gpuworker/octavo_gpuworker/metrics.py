@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from octavo.rpc.instruments import Instruments
 from prometheus_client import CollectorRegistry
 
+from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.instruments import OBSERVED, OF_A_BACKEND, PREFIX
 from octavo_gpuworker.orders import Report
-from octavo_gpuworker.stepwork import ModelWork, Peaks, WorkLog, work_of
-
-MODEL_GAUGES: Final = ("weight_bytes", "parameters", "head_parameters", "attention_width")
+from octavo_gpuworker.stepwork import Peaks, WorkLog, work_of
 
 
 class WorkerMetrics:
@@ -25,33 +23,28 @@ class WorkerMetrics:
         blocks: int,
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]],
         gauges: Mapping[str, tuple[str, Callable[[], float]]],
-        kv_token_bytes: float = 0.0,
+        limits: Limits | None = None,
     ) -> None:
         self._of = Instruments(registry, OBSERVED)
         self._own = Instruments(registry, [item for item in OF_A_BACKEND if item.name.removeprefix(PREFIX) in gauges])
         self._of.gauge(PREFIX + "blocks").set(blocks - 1)
         for name, (_help, value) in gauges.items():  # read when they are scraped
             self._own.gauge(PREFIX + name).set_function(value)
-        self._registry = registry
         self._kernel_calls = kernel_calls
         self._seen: dict[tuple[str, str, str], int] = {}
-        self.model: ModelWork | None = None
-        if all(name in gauges for name in MODEL_GAUGES):
-            figures = {name: gauges[name][1]() for name in MODEL_GAUGES}
-            self.model = ModelWork(**figures, kv_token_bytes=kv_token_bytes)
+        self.limits = limits
         self.peaks: Peaks | None = None
-        if "peak_flops_per_second" in gauges:
-            self.peaks = Peaks(gauges["peak_bytes_per_second"][1](), gauges["peak_flops_per_second"][1]())
         self.work = WorkLog()
 
-    def set_peaks(self, peaks: Peaks) -> None:
-        """The machine's peaks, when the backend has none of its own."""
-        names = {"peak_bytes_per_second": peaks.bytes_per_s, "peak_flops_per_second": peaks.flops_per_s}
-        table = [item for item in OF_A_BACKEND if item.name.removeprefix(PREFIX) in names]
-        shown = Instruments(self._registry, table)
-        for name, value in names.items():
-            shown.gauge(PREFIX + name).set(value)
-        self.peaks = peaks
+    def measure_peaks(self) -> None:
+        """Measures what the machine reaches, with the backend's own threads; blocks for some tenths of a second."""
+        limits = self.limits
+        if limits is None:
+            return
+        self.peaks = Peaks(limits.stream_bytes_per_s(), 2 * limits.peak_macs_per_s())
+        self._of.gauge(PREFIX + "peak_bytes_per_second").set(self.peaks.bytes_per_s)
+        self._of.gauge(PREFIX + "peak_flops_per_second").set(self.peaks.flops_per_s)
+        self._of.gauge(PREFIX + "weight_bytes").set(limits.weight_bytes)
 
     def started(self, part: str, seconds: float) -> None:
         """A part of the start took so long."""
@@ -79,12 +72,13 @@ class WorkerMetrics:
         kind = "decode" if not report.prefill_tokens else "mixed" if report.decode_seqs else "prefill"
         of.counter(PREFIX + "busy_seconds").labels(kind).inc(report.wall_us / 1e6)
         of.histogram(PREFIX + "step_duration_seconds").labels(kind).observe(report.wall_us / report.steps / 1e6)
-        if self.model is not None:
-            work = work_of(report, self.model)
+        if self.limits is not None:
+            work = work_of(report, self.limits)
             self.work.add(time.time_ns(), work)
             of.counter(PREFIX + "step_bytes").inc(work.bytes)
             of.counter(PREFIX + "step_flops").inc(work.flops)
             if self.peaks is not None:
+                self.peaks = self.peaks.raised_by(work)
                 of.counter(PREFIX + "bound_seconds").labels(work.bound(self.peaks)).inc(report.wall_us / 1e6)
         for key, calls in self._kernel_calls().items():
             of.counter(PREFIX + "kernel_calls").labels(*key).inc(calls - self._seen.get(key, 0))

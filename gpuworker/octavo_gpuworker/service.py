@@ -26,7 +26,6 @@ from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
-from octavo_gpuworker.peaks import measure_host_peaks
 from octavo_gpuworker.pipeline import PipelinedEngine
 from octavo_gpuworker.profile_service import ProfileServicer
 from octavo_gpuworker.spans import span_recorder
@@ -97,9 +96,8 @@ class Worker:
         self._model_name = manifest.model.name or resolve_model(manifest.model.ref).name
         self._loop = asyncio.get_running_loop()
         self.root_key = backend.fingerprint
-        kv_token_bytes = pool.block_bytes / pool.block_tokens
         self.metrics = WorkerMetrics(
-            host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), kv_token_bytes
+            host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), backend.limits
         )
         self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens, self.metrics)
         self.engine = (PipelinedEngine if backend.pipelined else Engine)(
@@ -129,8 +127,7 @@ class Worker:
     def warm_up(self) -> None:
         """Blocks: one inference, the calibration, and the parity prompt of the manifest."""
         self.backend.warm_up(self._host.manifest.scheduler.max_num_seqs)
-        if self.metrics.peaks is None:
-            self.metrics.set_peaks(measure_host_peaks())
+        self.metrics.measure_peaks()
         self.calibration = calibrate(self.engine, self.max_model_len)
         model = self._host.manifest.model
         if model.parity_greedy_ids:

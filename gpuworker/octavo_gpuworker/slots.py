@@ -17,6 +17,8 @@ class SlotTable:
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
+        self.version = 0
+        """Moves with every admission and grant: what was copied at the same version is still true, tokens aside."""
         self.blocks: NDArray[np.int32] = np.zeros((_FIRST_SLOTS, _FIRST_COLUMNS), np.int32)
         """[slots, columns]: block ids."""
         self.tokens: NDArray[np.int32] = np.zeros((_FIRST_SLOTS, _FIRST_TOKENS), np.int32)
@@ -37,6 +39,7 @@ class SlotTable:
     def admit(self, seq: Sequence) -> None:
         """Everything that is known of a sequence at its start."""
         self._reserve(seq.slot, len(seq.blocks), len(seq.tokens) + 1)
+        self.version += 1
         slot, sampling = seq.slot, seq.sampling
         self.blocks[slot, : len(seq.blocks)] = seq.blocks
         self.tokens[slot, : len(seq.tokens)] = seq.tokens
@@ -53,6 +56,7 @@ class SlotTable:
 
     def grant(self, slot: int, blocks: list[int], start: int) -> None:
         """More blocks, from column `start` on."""
+        self.version += 1
         self._reserve(slot, start + len(blocks), 0)
         self.blocks[slot, start : start + len(blocks)] = blocks
 

@@ -7,23 +7,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.orders import Report
 
 Bound = Literal["memory", "compute", "host"]
 HOST_SHARE: Final = 0.2
 """Below this share of both peaks neither memory nor arithmetic explains the time."""
 KEPT_REPORTS: Final = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class ModelWork:
-    """What one model costs; bytes, parameters and elements."""
-
-    weight_bytes: float
-    parameters: float
-    head_parameters: float
-    attention_width: float
-    kv_token_bytes: float
+LEAST_S: Final = 0.005
+"""Shorter forwards are too short to say what the machine reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +24,15 @@ class Peaks:
 
     bytes_per_s: float
     flops_per_s: float
+
+    def raised_by(self, work: Work) -> Peaks:
+        """A peak that steps exceed was measured on a machine that had other things to do: what was achieved is the peak."""
+        if work.seconds < LEAST_S:
+            return self
+        read, done = work.bytes / work.seconds, work.flops / work.seconds
+        if read <= self.bytes_per_s and done <= self.flops_per_s:
+            return self
+        return Peaks(max(self.bytes_per_s, read), max(self.flops_per_s, done))
 
 
 @dataclass(slots=True)
@@ -58,20 +59,19 @@ class Work:
         return "memory" if memory >= compute else "compute"
 
 
-def work_of(report: Report, model: ModelWork) -> Work:
+def work_of(report: Report, model: Limits) -> Work:
     """The least work of a report's steps: weights read once per step, visible KV once per sequence, no intermediate result."""
     context = sum(report.computed_len)
     decoded = report.decode_seqs * report.steps
     tokens = decoded + report.prefill_tokens
     sampled = sum(map(len, report.tokens))
-    body = model.parameters - model.head_parameters
     # each slot's context is read by every decode step, and once by a prefill
     reads = report.steps if report.decode_seqs else 1
     pairs = context * reads if report.decode_seqs else report.prefill_tokens * context / max(1, len(report.slots)) / 2
     return Work(
         seconds=report.forward_us / 1e6,
         bytes=model.weight_bytes * report.steps + model.kv_token_bytes * context * reads,
-        flops=2 * body * tokens + 2 * model.head_parameters * sampled + 4 * model.attention_width * pairs,
+        flops=2 * (model.token_macs * tokens + model.head_macs * sampled + model.pair_macs * pairs),
     )
 
 

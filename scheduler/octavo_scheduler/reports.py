@@ -66,6 +66,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     gateways, woken, now_us = cell.fleet.gateways, cell.effects.dirty_gateways, cell.now_us
     low_water = ahead_tokens(worker, cell.policy)
     running = Phase.RUNNING
+    if (told := sum(report.counts)) != len(tokens):
+        raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
     at = logprob_at = context = 0
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
         sequence = slots[slot] if slot < len(slots) else None
@@ -82,7 +84,10 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         if count:
             sequence.length += count
             if choice.phase is running:
-                choice.output.extend(tokens[at : at + count])
+                if count == 1:
+                    choice.output.append(tokens[at])
+                else:
+                    choice.output.extend(tokens[at : at + count])
                 if choice.logprobs is not None:
                     choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
                 if request.first_token_us < 0:
@@ -103,8 +108,6 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             _index_full_blocks(cell, worker, sequence, labels)
         if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
             hungry[sequence] = None
-    if at != len(tokens):
-        raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {at}")
     for slot in report.starved:
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:

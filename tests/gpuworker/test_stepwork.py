@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from octavo_gpuworker.backends.limits import Limits
+from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.orders import Report
-from octavo_gpuworker.peaks import measure_host_peaks
-from octavo_gpuworker.stepwork import ModelWork, Peaks, Work, WorkLog, work_of
+from octavo_gpuworker.stepwork import Peaks, Work, WorkLog, work_of
+from prometheus_client import CollectorRegistry
 
-MODEL = ModelWork(weight_bytes=2000, parameters=1000, head_parameters=200, attention_width=8, kv_token_bytes=10)
+MODEL = Limits(
+    weight_bytes=2000, kv_token_bytes=10, token_macs=800, head_macs=200, threads=1, stream_bytes_per_s=lambda: 100.0,
+    peak_macs_per_s=lambda: 50.0, pair_macs=16,
+)  # fmt: skip
 
 
 def decode(context: int, steps: int = 1, seqs: int = 1) -> Report:
@@ -54,6 +59,21 @@ def test_the_log_tells_the_work_within_a_time() -> None:
     assert log.between(11, 19) == Work()
 
 
-def test_peaks_of_this_host_are_positive() -> None:
-    peaks = measure_host_peaks()
-    assert peaks.bytes_per_s > 1e8 and peaks.flops_per_s > 1e8
+def test_what_steps_achieve_raises_a_peak_that_was_measured_too_low() -> None:
+    peaks = Peaks(100, 100)
+    assert peaks.raised_by(Work(1.0, 90, 90)) is peaks
+    assert peaks.raised_by(Work(1.0, 250, 90)) == Peaks(250, 100)
+    assert peaks.raised_by(Work(0.001, 250, 90)) is peaks, "too short to tell"
+
+
+def test_metrics_hold_steps_against_the_measured_peaks() -> None:
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry, 9, dict, {}, MODEL)
+    metrics.measure_peaks()
+    assert metrics.peaks == Peaks(100.0, 100.0)
+    metrics.observe(decode(100))
+    assert registry.get_sample_value("octavo_worker_step_bytes_total") == 3000
+    assert registry.get_sample_value("octavo_worker_peak_flops_per_second") == 100
+    assert registry.get_sample_value("octavo_worker_bound_seconds_total", {"bound": "compute"}) == 0
+    assert registry.get_sample_value("octavo_worker_busy_seconds_total", {"kind": "decode"}) == 0
+    assert registry.get_sample_value("octavo_worker_steps_total") == 1

@@ -69,3 +69,54 @@ def test_an_unsampled_parent_is_honoured(tmp_path: Path) -> None:
     record_span(provider.get_tracer("t"), "queue", f"00-{TRACE}-{SPAN}-00", 10, 30)
     provider.shutdown()
     assert spans_of(tmp_path) == []
+
+
+def test_the_file_says_what_protobuf_would_say(tmp_path: Path) -> None:
+    """Against the SDK's own encoder: links, events, arrays, errors, a root without a parent."""
+    from base64 import b64decode
+
+    from google.protobuf.json_format import MessageToDict
+    from octavo.rpc.otlp_json import export_line
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    kept = InMemorySpanExporter()
+    provider = start_tracing("gateway", "1", otlp_endpoint="", trace_dir=None, sample=1.0)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    tracer = provider.get_tracer("t", "2")
+    first = record_span(tracer, "attempt", f"00-{TRACE}-{SPAN}-01", 10, 30, {"a": 1, "b": 1.5, "c": True, "d": "x"})
+    record_span(
+        tracer, "next", "", 5, 6, {"list": ["a", "b"]}, links=[first], events=[("e", 6, {"n": 2})], error="lost"
+    )
+    spans = kept.get_finished_spans()
+
+    def plain(node: object) -> object:
+        if isinstance(node, dict):
+            hexed = {
+                key: b64decode(value).hex() if key.endswith("Id") and len(str(value)) in (12, 24) else value
+                for key, value in node.items()
+            }
+            return {key: plain(value) for key, value in hexed.items() if key != "flags"}
+        return [plain(item) for item in node] if isinstance(node, list) else node
+
+    assert plain(json.loads(export_line(spans))) == plain(MessageToDict(encode_spans(spans)))
+    provider.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("sample", "parent", "recorded"), [(0.0, "01", True), (1.0, "00", False), (0.0, "", False), (1.0, "", True)]
+)
+def test_sampling_honours_the_parent_and_its_word_travels_on(
+    tmp_path: Path, sample: float, parent: str, recorded: bool
+) -> None:
+    provider = start_tracing("gateway", "1", otlp_endpoint="", trace_dir=tmp_path, sample=sample)
+    tracer = provider.get_tracer("t")
+    given = f"00-{TRACE}-{SPAN}-{parent}" if parent else ""
+    root = tracer.start_span("request", context=context_from(given))
+    travels = format_traceparent(root.get_span_context())
+    assert int(travels[-2:], 16) & 1 == recorded and (not given or TRACE in travels)
+    record_span(tracer, "queue", travels, 10, 30)
+    root.end()
+    provider.shutdown()
+    assert {str(span["name"]) for span in spans_of(tmp_path)} == ({"request", "queue"} if recorded else set())

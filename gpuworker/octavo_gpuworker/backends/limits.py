@@ -23,3 +23,5 @@ class Limits:
     """Measures now: streaming reads of about `weight_bytes`."""
     peak_macs_per_s: Callable[[], float]
     """Measures now: the format's product with its data in the first cache."""
+    pair_macs: int = 0
+    """Multiply-adds of attention per pair of a query and a visible key, over all layers."""

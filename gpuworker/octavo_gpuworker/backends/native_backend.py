@@ -65,6 +65,8 @@ class NativeBackend:
         self._scoring: StepArrays | None = None
         self._calls = ("step", f"native-{model.isa}", reason)
         self._steps = 0
+        self._filled: tuple[object, ...] = ()
+        """What `_arrays` was filled for, but for tokens and lengths: most steps are the last one's decodes again."""
 
     @property
     def vocab_size(self) -> int:
@@ -128,8 +130,16 @@ class NativeBackend:
 
     def _step(self, batch: StepBatch, arrays: StepArrays) -> None:
         rows = len(batch.rows)
-        self._fill_forward(batch, arrays, rows)
-        self._fill_sampling(batch, arrays, rows)
+        table, columns = batch.slots, batch.block_tables.shape[1]
+        filled = (id(table), table.version, columns, batch.row_slots.tobytes(), batch.sample_rows.tobytes())
+        decodes = batch.positions is batch.context_len and len(batch.token_ids) == rows
+        if decodes and filled == self._filled:
+            arrays.token_ids[:rows] = batch.token_ids
+            arrays.context_len[:rows] = arrays.positions[:rows] = batch.context_len
+        else:
+            self._fill_forward(batch, arrays, rows)
+            self._fill_sampling(batch, arrays, rows)
+            self._filled = filled if decodes and not table.alters[batch.row_slots].any() else ()
         try:
             self.model.step(arrays, tokens=len(batch.token_ids), sequences=len(batch.context_len), rows=rows)
         except StepError as error:
@@ -141,7 +151,13 @@ class NativeBackend:
     def _fill_forward(self, batch: StepBatch, arrays: StepArrays, rows: int) -> None:
         tokens, sequences = len(batch.token_ids), len(batch.context_len)
         columns = batch.block_tables.shape[1]
-        arrays.reserve(tokens=tokens, sequences=sequences, rows=max(1, rows), columns=columns)
+        if (
+            tokens > len(arrays.token_ids)
+            or sequences > len(arrays.context_len)
+            or rows > len(arrays.sample_rows)
+            or columns > arrays.block_tables.shape[1]
+        ):
+            arrays.reserve(tokens=tokens, sequences=sequences, rows=max(1, rows), columns=columns)
         arrays.token_ids[:tokens] = batch.token_ids
         arrays.query_start[: sequences + 1] = batch.query_start
         arrays.context_len[:sequences] = batch.context_len
@@ -155,7 +171,8 @@ class NativeBackend:
         arrays.positions[:rows] = batch.positions
         arrays.history_start[: rows + 1] = 0
         arrays.bias_start[: rows + 1] = 0
-        if rows and (most := int(arrays.logprobs[:rows].max())) > 0:
+        most = int(arrays.logprobs[:rows].max(initial=0))
+        if most > arrays.out_top_ids.shape[1]:
             arrays.reserve(tokens=1, sequences=1, rows=rows, columns=1, top=min(most, self.vocab_size))
         if table.alters[slots].any():
             self._fill_changes(batch, arrays, rows)

@@ -138,6 +138,7 @@ def native_limits(library: Library, model: NativeModel, packed: Packed) -> Limit
         kv_token_bytes=model.pool.shape[1] // model.block_tokens,
         token_macs=token_macs,
         head_macs=config.d_model * config.vocab_size,
+        pair_macs=2 * config.layers * config.q_heads * config.head_dim,
         threads=threads,
         stream_bytes_per_s=lambda: float(handle.octavo_stream_bytes_per_s(body.ctypes.data, len(body), threads, isa)),
         peak_macs_per_s=lambda: float(handle.octavo_peak_macs_per_s(FORMATS[packed.format], threads, isa)),

@@ -19,7 +19,6 @@ from octavo_gpuworker.backends.backend import StepResult
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.torch_limits import torch_limits
 from octavo_gpuworker.backends.torch_profiler import TorchProfiler
-from octavo_gpuworker.backends.weight_size import weight_gauges
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import Drawn, draw_on_device, read_drawn, sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
@@ -66,7 +65,6 @@ class TorchBackend:
         fingerprint: bytes = bytes(32),
         kernel_calls: Callable[[], Mapping[tuple[str, str, str], int]] = dict,
         profiler: TorchProfiler | None = None,
-        sizes: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
         draw: Callable[[Tensor, Rows[Sequence]], Drawn] | None = None,
     ) -> None:
         """`draw`: enqueues a draw and leaves its tokens on the device, so that steps can be pipelined; None: they are not."""
@@ -78,7 +76,6 @@ class TorchBackend:
         self._draw = draw
         self._kernel_calls = kernel_calls
         self.profiler = profiler
-        self._sizes = dict(sizes or {})
 
     @property
     def vocab_size(self) -> int:
@@ -148,9 +145,9 @@ class TorchBackend:
 
     def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
         if self.graphs is None:
-            return self._sizes
+            return {}
         stats = self.graphs.stats
-        return self._sizes | {
+        return {
             "graph_replays": ("Steps run by replaying a captured graph.", stats.replays.total),
             "graph_eager_steps": ("Steps that no captured graph held.", stats.eager.total),
             "graph_captures": ("Graphs captured.", lambda: stats.captures),
@@ -171,7 +168,6 @@ def torch_backend(decoder: Decoder, pool: KvPool, *, cuda_graphs: bool, max_mode
         fingerprint=blake3(decoder.fingerprint + layout).digest(),
         kernel_calls=lambda: kernels.kernel_calls_by_reason,
         profiler=TorchProfiler(kernels, decoder.device),
-        sizes=weight_gauges(decoder),
         draw=partial(draw_on_device, kernels.sample) if decoder.device.type == "cuda" else None,
     )
 

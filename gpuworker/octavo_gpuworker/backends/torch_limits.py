@@ -14,6 +14,8 @@ from octavo_gpuworker.model.pool import KvPool
 
 PEAK_SIDE: Final = 1024
 REPEATS: Final = 5
+MOST_STREAMED: Final = 2**30
+"""A large model beside its pool leaves no room for a second of its size."""
 
 
 class HasConfig(Protocol):
@@ -35,8 +37,9 @@ def torch_limits(decoder: HasConfig, pool: KvPool) -> Limits:
         kv_token_bytes=pool.block_bytes // pool.block_tokens,
         token_macs=token_macs,
         head_macs=head_macs,
+        pair_macs=2 * config.layers * config.q_heads * config.head_dim,
         threads=torch.get_num_threads(),
-        stream_bytes_per_s=lambda: _stream_bytes_per_s(weight_bytes, device),
+        stream_bytes_per_s=lambda: _stream_bytes_per_s(min(weight_bytes, MOST_STREAMED), device),
         peak_macs_per_s=lambda: _peak_macs_per_s(dtype, device),
     )
 

@@ -5,6 +5,7 @@ Every array is a numpy array whose first entries count; `reserve` makes them lar
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,11 @@ PER_ROW: Final[dict[str, Any]] = {
     "logprobs": np.int32, "seeds": np.uint64, "positions": np.int64, "repetition": np.float32, "presence": np.float32,
     "frequency": np.float32, "prompt_len": np.int32, "out_tokens": np.int32, "out_logprobs": np.float32,
 }  # fmt: skip
+ARRAYS: Final = (
+    "token_ids", "query_start", "context_len", "block_tables", "history_start", "history", "bias_start", "bias_ids", "bias_values",
+    "out_top_ids", "out_top_logprobs", "out_logits", "grammar", "grammar_rows", "want_logits", *PER_ROW,
+)  # fmt: skip
+"""Attributes whose replacement changes the C view."""
 ROW_DEFAULTS: Final[dict[str, float]] = {
     "temperature": 0,
     "top_p": 1,
@@ -47,6 +53,8 @@ class StepArrays:
     def __init__(self, vocab_size: int, *, want_logits: bool = False) -> None:
         self.vocab_size = vocab_size
         self.want_logits = want_logits
+        self._struct: Batch | None = None
+        self._held: tuple[Any, ...] = ()
         self.token_ids: NDArray[np.int32] = np.zeros(0, np.int32)
         self.query_start: NDArray[np.int32] = np.zeros(0, np.int32)
         self.context_len: NDArray[np.int32] = np.zeros(0, np.int32)
@@ -111,7 +119,16 @@ class StepArrays:
     def struct(self, *, tokens: int, sequences: int, rows: int) -> Batch:
         """The C view of the first entries. ValueError when an array is shorter than they ask for, or a grammar misshapen."""
         self._check(tokens, sequences, rows)
-        batch = Batch(tokens=tokens, sequences=sequences, rows=rows, table_stride=self.block_tables.shape[1])
+        held = tuple(map(self.__dict__.get, ARRAYS))
+        if self._struct is None or any(map(operator.is_not, held, self._held)):
+            self._struct, self._held = self._pointers(), held
+        batch = self._struct
+        batch.tokens, batch.sequences, batch.rows = tokens, sequences, rows
+        return batch
+
+    def _pointers(self) -> Batch:
+        """The addresses of all arrays; asked for anew only when one of them was replaced, since 30 of them cost as much as a small step."""
+        batch = Batch(table_stride=self.block_tables.shape[1])
         for name in (
             "token_ids",
             "query_start",

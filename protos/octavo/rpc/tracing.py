@@ -6,18 +6,13 @@ context (opentelemetry-python issue 2606). Parents travel as W3C traceparent str
 
 from __future__ import annotations
 
-import json
 import os
 import threading
-from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from google.protobuf.json_format import MessageToDict
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -26,8 +21,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from opentelemetry.util.types import AttributeValue
 
 from octavo.errors import OctavoError
-
-_HEX_ID_FIELDS = ("traceId", "spanId", "parentSpanId")
+from octavo.rpc.otlp_json import export_line
 
 
 class JsonFileExporter(SpanExporter):
@@ -47,11 +41,10 @@ class JsonFileExporter(SpanExporter):
         self._lock = threading.Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        content = MessageToDict(encode_spans(spans))
-        _hex_ids(content)
+        line = export_line(spans)
         with self._lock:
             try:
-                self._file.write(json.dumps(content, separators=(",", ":")) + "\n")
+                self._file.write(line + "\n")
                 self._file.flush()
             except OSError:  # a full disk costs traces, never requests
                 return SpanExportResult.FAILURE
@@ -60,18 +53,6 @@ class JsonFileExporter(SpanExporter):
     def shutdown(self) -> None:
         with self._lock:
             self._file.close()
-
-
-def _hex_ids(node: Any) -> None:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key in _HEX_ID_FIELDS and isinstance(value, str):
-                node[key] = b64decode(value).hex()
-            else:
-                _hex_ids(value)
-    elif isinstance(node, list):
-        for item in node:
-            _hex_ids(item)
 
 
 def start_tracing(
