@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.json_format import MessageToDict
 from octavo.errors import OctavoError
 from octavo.manifest import ManifestError
 from octavo.rpc.channels import open_channel
@@ -97,6 +98,11 @@ def _failure(address: str, error: grpc.aio.AioRpcError) -> OctavoError:
     failed = ProfileFailed(words)
     failed.exit_code = USAGE if error.code() is grpc.StatusCode.INVALID_ARGUMENT else FAILED
     return failed
+
+
+def plain(summary: profile_pb2.ProfileSummary) -> dict[str, Any]:
+    """The summary as JSON-able values, names as in profile.proto."""
+    return MessageToDict(summary, preserving_proto_field_name=True)
 
 
 def table_of(summary: profile_pb2.ProfileSummary, kernels: int = 15) -> Table:
