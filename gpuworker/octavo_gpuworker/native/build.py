@@ -1,4 +1,4 @@
-"""Compiles the library: one unit per instruction set, chosen at run time. `python -m octavo_gpuworker.native.build [folder]`.
+"""Compiles the library: one unit per instruction set, chosen at run time. `python -m octavo_gpuworker.native.build [folder] [flags]`.
 
 Needs a C++17 compiler with AVX-512 BF16 and AMX intrinsics (GCC 11, Clang 14 or newer) on x86-64; no torch, no pybind.
 """
@@ -96,4 +96,4 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    print(build(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent))
+    print(build(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent, extra_flags=tuple(sys.argv[2:])))
