@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from octavo.client import Client
@@ -22,9 +24,9 @@ QUESTION = "What is the capital of France?"
 TRACE_PATIENCE_S = 5.0
 
 
-def run_demo(flags: Sequence[str], modules: Mapping[str, str], question: str = QUESTION) -> int:
+def run_demo(flags: Sequence[str], modules: Mapping[str, str], question: str = QUESTION, as_json: bool = False) -> int:
     """Returns 0 only if an answer came. Raises OctavoError when the cluster or the request failed."""
-    console = Console()
+    console = Console(stderr=as_json)
     with tempfile.TemporaryDirectory(prefix="octavo-demo-", ignore_cleanup_errors=True) as folder:
         run_dir = Path(folder)
         own = ["--deployment.run_dir", folder]
@@ -34,11 +36,17 @@ def run_demo(flags: Sequence[str], modules: Mapping[str, str], question: str = Q
             console.print("\n".join(state_urls(state)), markup=False, highlight=False)
             console.print(f"\n> {question}", markup=False, highlight=False)
             with Client(state.urls["grpc"]) as client, client.chat_stream(question, temperature=0.0) as stream:
-                write_chunks(stream)
+                if not as_json:
+                    write_chunks(stream)
                 answer = stream.result()
-            sys.stdout.write("\n\n")
-            sys.stdout.flush()
-            draw(await_trace(run_dir, answer.trace_id), console)
+            spans = await_trace(run_dir, answer.trace_id)
+            if as_json:
+                said = {"completion": asdict(answer), "spans": [asdict(span) for span in spans]}
+                print(json.dumps(said, default=lambda value: value.hex()))
+            else:
+                sys.stdout.write("\n\n")
+                sys.stdout.flush()
+                draw(spans, console)
         finally:
             stop_cluster(run_dir)
     console.print("\nthe cluster is stopped; `octavo up` starts one that stays", markup=False, highlight=False)

@@ -21,12 +21,19 @@ def run_dir_of(run_dir: str = "", manifest: str = "") -> Path:
 
 def gateway_url(url: str, run_dir: str = "", manifest: str = "") -> str:
     """grpc://host:port to dial. Raises NoCluster when nothing is named and nothing runs."""
-    if url:
-        return url
+    return url or _running_urls(run_dir, manifest)["grpc"]
+
+
+def http_url(url: str, run_dir: str) -> str:
+    """http://host:port to ask, without a slash at its end. Raises NoCluster when nothing is named and nothing runs."""
+    return (url or _running_urls(run_dir)["http"]).rstrip("/")
+
+
+def _running_urls(run_dir: str, manifest: str = "") -> dict[str, str]:
     folder = run_dir_of(run_dir, manifest)
     state = running_state(folder)
     if state.stopping:
         raise NoCluster(f"the cluster of {folder} is stopping")
     if not state.ready:
         raise NoCluster(f"the cluster of {folder} is still starting; `octavo status` shows how far it is")
-    return state.urls["grpc"]
+    return state.urls

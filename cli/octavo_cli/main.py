@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 from octavo.errors import OctavoError
 
-from octavo_cli.commands import ask, bench, check, cluster, demo, diagnose, doctor, gate, profile, simulate, trace
+from octavo_cli.commands import ask, bench, check, cluster, demo, diagnose, doctor, gate, profile, simulate, top, trace
 from octavo_cli.exits import exit_code
 
 app = typer.Typer(
     name="octavo",
     help="Octavo serves language models. `octavo up` starts a local cluster, `octavo chat` talks to it.",
+    epilog="Exit codes: 0 done, 1 failed, 2 unusable arguments, 3 artifact mismatch, 4 no cluster, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -37,7 +38,7 @@ def root(
     """Octavo serves language models."""
 
 
-for group in (cluster, ask, trace, diagnose, profile, doctor, bench, check, gate, simulate, demo):
+for group in (cluster, ask, top, trace, diagnose, profile, doctor, bench, check, gate, simulate, demo):
     group.register(app)
 
 

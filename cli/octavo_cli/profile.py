@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.json_format import MessageToDict
 from octavo.errors import OctavoError
 from octavo.manifest import ManifestError
 from octavo.rpc.channels import open_channel
@@ -18,7 +19,7 @@ from rich.table import Table
 from octavo_cli.exits import FAILED, USAGE, NoCluster
 from octavo_cli.state import ServiceState
 
-MAX_STEPS: Final = 1000
+MAX_STEPS: Final = 100
 """The worker's own bound, checked here first."""
 
 
@@ -44,10 +45,14 @@ def check_steps(steps: int) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises ManifestError when the file cannot be written; found out before the worker is asked. Leaves an old file as it is."""
+    """Raises ManifestError when the file cannot be written; found out before the worker is asked. Leaves an old file as it
+    is, and no new one."""
+    existed = path.exists()
     try:
         with path.open("ab"):
             pass
+        if not existed:
+            path.unlink()
     except OSError as error:
         raise ManifestError(
             f"--out: {path} cannot be written ({error.strerror}); name a file in a folder that exists and is yours",
@@ -93,6 +98,11 @@ def _failure(address: str, error: grpc.aio.AioRpcError) -> OctavoError:
     failed = ProfileFailed(words)
     failed.exit_code = USAGE if error.code() is grpc.StatusCode.INVALID_ARGUMENT else FAILED
     return failed
+
+
+def plain(summary: profile_pb2.ProfileSummary) -> dict[str, Any]:
+    """The summary as JSON-able values, names as in profile.proto."""
+    return MessageToDict(summary, preserving_proto_field_name=True)
 
 
 def table_of(summary: profile_pb2.ProfileSummary, kernels: int = 15) -> Table:

@@ -30,6 +30,9 @@ from octavo_gateway.gate_link import start_gate
 from octavo_gateway.gateway import ModelFacts, OctavoGateway
 from octavo_gateway.http.server import start_http
 from octavo_gateway.metrics import GatewayMetrics
+from octavo_gateway.page.cell_wire import CellWatch
+from octavo_gateway.page.feed import LiveFeed
+from octavo_gateway.page.latency import LatencyWindow
 from octavo_gateway.release_gate import Gate
 from octavo_gateway.service import InferenceServicer, register
 from octavo_gateway.tenants import TenantDirectory
@@ -96,8 +99,9 @@ async def setup(host: Host) -> None:
 
     gate.on_change.append(tell_state)
 
+    channel = open_channel(settings.scheduler)
     upstream = Upstream(
-        open_channel(settings.scheduler),
+        channel,
         UpstreamSettings(
             gateway_id=settings.gateway_id or f"{socket.gethostname()}-{os.getpid()}",
             connect_grace_s=settings.connect_grace_s,
@@ -117,10 +121,14 @@ async def setup(host: Host) -> None:
         manifest.scheduler.default_slo_class,
         admission.model,
     )
+    window = LatencyWindow(time.monotonic, manifest.scheduler.default_slo_class, metrics.missed_by)
+    tenants = TenantDirectory(manifest.tenants.keys, manifest.tenants.admins)
     gateway = OctavoGateway(
-        admission, upstream, TenantDirectory(manifest.tenants.keys), facts, metrics, host.tracer, host.log,
-        time.monotonic, settings.slow_client_timeout_s, gate,
+        admission, upstream, tenants, facts, metrics, host.tracer, host.log,
+        time.monotonic, settings.slow_client_timeout_s, gate, window.ended,
     )  # fmt: skip
+    feed = LiveFeed(CellWatch(channel), window, upstream.live_requests, time.monotonic, admission.model, host.log)
+    metrics.watch_viewers(lambda: feed.viewers)
     register(InferenceServicer(gateway, host.log), host.server, settings.max_body_bytes)
     host.announce(inference_pb2.DESCRIPTOR)
     host.on_drain(gateway.drain)
@@ -128,7 +136,7 @@ async def setup(host: Host) -> None:
     host.set_state("not_serving", "no scheduler with a ready worker")
     if not gate.open:
         await start_gate(gateway, gate, host)
-    await start_http(gateway, host)
+    await start_http(gateway, feed, host)
     host.log.info("gRPC on %s, HTTP on %s", host.urls["grpc"], host.urls["http"])
     host.spawn(upstream.run(), "upstream")
     gc.freeze()

@@ -32,9 +32,17 @@ from octavo_gateway.generation import GenerationView
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.metrics import GatewayMetrics
 from octavo_gateway.release_gate import Gate
-from octavo_gateway.requests import CancelOutcome, ChatMessage, EdgeContext, Generation, ModelInfo, RequestParams
+from octavo_gateway.requests import (
+    Audience,
+    CancelOutcome,
+    ChatMessage,
+    EdgeContext,
+    Generation,
+    ModelInfo,
+    RequestParams,
+)
 from octavo_gateway.spans import RequestSpan
-from octavo_gateway.tenants import DEFAULT_TENANT, TenantDirectory
+from octavo_gateway.tenants import TenantDirectory, wire_id
 from octavo_gateway.tokenizer import THREAD_TEXT_CHARS
 from octavo_gateway.upstream import Upstream
 
@@ -69,7 +77,9 @@ class OctavoGateway:
         clock: Callable[[], float],
         slow_client_timeout_s: float = 10.0,
         gate: Gate | None = None,
+        on_end: Callable[[LiveRequest], None] = lambda live: None,
     ) -> None:
+        self._on_end = on_end
         self.slow_client_timeout_s = slow_client_timeout_s
         self._admission = admission
         self._tokenizer = admission.tokenizer
@@ -330,6 +340,10 @@ class OctavoGateway:
             )
         ]
 
+    def audience(self, edge: EdgeContext) -> Audience:
+        tenant = self._tenants.tenant_of(edge.api_key)
+        return Audience(tenant, self._tenants.sees_all(tenant))
+
     async def drain(self) -> None:
         """No new requests; waits for live ones, and cancels the rest when the caller's time is over."""
         self._draining = True
@@ -361,6 +375,7 @@ class OctavoGateway:
             while len(self._ackable) > KEPT_FOR_ACK:
                 self._ackable.popitem(last=False)
         self._metrics.ended(live)
+        self._on_end(live)
 
     def _refused(self, span: RequestSpan, error: OctavoError) -> None:
         if not span.ended:  # otherwise a live request was counted when it ended
@@ -370,11 +385,6 @@ class OctavoGateway:
     def _log_refused(self, span: RequestSpan, error: OctavoError) -> None:
         span.fail(error)
         self._log.info("request refused: %s (%s), trace %s", error.default_reason, error.reason, span.trace_id)
-
-
-def wire_id(tenant: str, request_id: str) -> str:
-    """A request's name on the scheduler's stream: two tenants may choose the same id."""
-    return request_id if tenant == DEFAULT_TENANT else f"{tenant}/{request_id}"
 
 
 def _shortest(*seconds: float | None) -> float | None:

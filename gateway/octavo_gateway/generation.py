@@ -13,7 +13,7 @@ from octavo.packing import pack_u32
 
 from octavo_gateway.choice import ChoiceReader
 from octavo_gateway.live import LiveRequest
-from octavo_gateway.requests import ChoiceEnd, Event, Finished, Timings, Usage
+from octavo_gateway.requests import ChoiceEnd, Cost, Event, Finished, Timings, Usage
 from octavo_gateway.spans import RequestSpan, wall_ns
 from octavo_gateway.tokenizer import Tokenizer
 
@@ -106,9 +106,20 @@ class GenerationView:
         self._leave()
         self._live.leave(reason)
         self._record_detokenize()
+        if self._live.cancel_reason and not self._live.ended:  # its cost comes with the scheduler's word
+            self._live.at_end.append(lambda: self._close_span(reason))
+        else:
+            self._close_span(reason)
+        self._log_end("cancelled", reason)
+
+    def _close_span(self, reason: str) -> None:
         self._span.latencies(self._live)
         self._span.fail(Cancelled(f"closed: {reason}", reason=reason))
-        self._log_end("cancelled", reason)
+
+    @property
+    def cost(self) -> Cost:
+        """What the request took, as of its end."""
+        return self._live.cost
 
     def _leave(self) -> None:
         self._done = True
@@ -151,7 +162,7 @@ class GenerationView:
                 raise InternalError(f"choice {choice.index} has no end")
             digest = blake3(pack_u32(choice.ids)).digest()
             choices.append(ChoiceEnd(choice.index, choice.finish_reason, len(choice.ids), choice.total_bytes, digest))
-        return Finished(usage, self._timings(), choices)
+        return Finished(usage, self._timings(), choices, live.cost)
 
     def _timings(self) -> Timings:
         """Moments in order: those of the scheduler and worker are the submit plus durations that travelled."""

@@ -10,6 +10,7 @@ from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway.requests import (
     ChatMessage,
+    Cost,
     Delta,
     Event,
     Finished,
@@ -153,7 +154,13 @@ def _finished_message(finished: Finished) -> pb.Finished:
             )
             for choice in finished.choices
         ],
+        cost=cost_message(finished.cost),
     )
+
+
+def cost_message(cost: Cost) -> pb.Cost:
+    """A request's cost."""
+    return pb.Cost(**asdict(cost))
 
 
 def model_message(model: ModelInfo) -> pb.Model:

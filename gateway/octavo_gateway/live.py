@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,7 @@ from octavo.errors import Cancelled, InternalError, OctavoError, from_outcome
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
 from octavo_gateway.request_state import load_state
+from octavo_gateway.requests import Cost
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.ttft import Measured, TtftParts, decompose
 
@@ -90,6 +92,9 @@ class LiveRequest:
         self.cached_by_tier: dict[str, int] = {}
         self.busy_ns = 0  # spent on text
         self.times = TravelledTimes()
+        self.cost = Cost()
+        self.gaps_s = array("f")  # per token, of each arrival after the first
+        self.at_end: list[Callable[[], None]] = []
         self.tokenize_us = 0
         self.resubmitted = 0.0  # the last time it was sent again
         self.resubmitted_before_token = 0.0  # the resubmit that a new scheduler took before any token
@@ -170,6 +175,7 @@ class LiveRequest:
             self._observer.first_token(now - self.received)
         else:
             gap_s = now - self.last_token
+            self.gaps_s.append(gap_s / count)
             self.longest_gap_s = max(self.longest_gap_s, gap_s)
             self.gap_tokens += count
             if self.itl_target_s and gap_s > self.itl_target_s * count:
@@ -196,11 +202,13 @@ class LiveRequest:
         cached_tokens: int,
         times: TravelledTimes,
         cached_by_tier: Mapping[str, int] | None = None,
+        cost: Cost | None = None,
     ) -> None:
         """The scheduler's terminal."""
         if self.ended:
             return
         self.times, self.cached_tokens, self.cached_by_tier = times, cached_tokens, dict(cached_by_tier or {})
+        self.cost = cost or Cost()
         if outcome != "finished":
             self.fail(from_outcome(outcome, reason or self.cancel_reason, message, retry_after_s))
             return
@@ -240,6 +248,9 @@ class LiveRequest:
             self.accepted.set_result(None)
         self._orders.forget(self.wire_id)
         self._observer.ended(self)
+        for done in self.at_end:
+            done()
+        self.at_end.clear()
         self.wake()
 
     def wake(self) -> None:

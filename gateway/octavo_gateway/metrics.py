@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from octavo_gateway.instruments import TABLE
 from octavo_gateway.live import LiveRequest
+from octavo_gateway.requests import Cost
 from octavo_gateway.ttft import OVERLAP_US
 
 
@@ -49,6 +50,10 @@ class GatewayMetrics:
         """The class's bound of the inter-token latency; 0: none."""
         return self._classes.get(slo_class or self._default_class, {}).get("itl_p99_ms", 0.0) / 1e3
 
+    def watch_viewers(self, viewers: Callable[[], int]) -> None:
+        """Who looks at the live view now."""
+        self._of.gauge("octavo_gateway_page_viewers").set_function(viewers)
+
     def first_token(self, seconds: float) -> None:
         self._of.histogram("octavo_gateway_time_to_first_token_seconds").observe(seconds)
 
@@ -70,6 +75,7 @@ class GatewayMetrics:
         """Counts a request once, at its terminal."""
         of = self._of
         of.counter("octavo_gateway_requests").labels(live.outcome, live.error.reason if live.error else "").inc()
+        self._cost(live.outcome, live.cost)
         if live.admitted is None:
             return
         prompt_tokens = len(live.admitted.prompt_ids)
@@ -123,6 +129,21 @@ class GatewayMetrics:
         if live.late_tokens > 0.01 * live.gap_tokens:
             return "itl"
         return ""
+
+    def _cost(self, outcome: str, cost: Cost) -> None:
+        """What a request took, under the outcome that it came to."""
+        for phase in ("prefill", "decode", "recompute"):
+            self._of.counter("octavo_gateway_cost_device_seconds").labels(phase, outcome).inc(
+                getattr(cost, f"{phase}_device_us") / 1e6
+            )
+        for tier in ("pool", "dram", "nvme"):
+            self._of.counter("octavo_gateway_cost_kv_byte_seconds").labels(tier, outcome).inc(
+                getattr(cost, f"kv_{tier}_byte_s")
+            )
+        for source in ("prefix", "tier", "sibling"):
+            self._of.counter("octavo_gateway_cost_saved_prefill_tokens").labels(source).inc(
+                getattr(cost, f"saved_{source}_tokens")
+            )
 
     def refused(self, error: OctavoError) -> None:
         """A request that never became live."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, Protocol
 
 from octavo_gateway.ttft import TtftParts
@@ -73,6 +73,14 @@ class EdgeContext:
 
 
 @dataclass(frozen=True, slots=True)
+class Audience:
+    """Who looks at the live view."""
+
+    tenant: str
+    sees_all: bool  # every tenant's requests, workers, ledger
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     token_id: int
     text: str
@@ -132,12 +140,32 @@ class ChoiceEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a request took over all its choices: device microseconds, KV bytes times seconds, prompt tokens spared."""
+
+    prefill_device_us: int = 0
+    decode_device_us: int = 0
+    recompute_device_us: int = 0
+    kv_pool_byte_s: float = 0.0
+    kv_dram_byte_s: float = 0.0
+    kv_nvme_byte_s: float = 0.0
+    saved_prefix_tokens: int = 0
+    saved_tier_tokens: int = 0
+    saved_sibling_tokens: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        """Of several prompts in one call."""
+        return Cost(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(Cost)})
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last event of a generation that did not fail."""
 
     usage: Usage
     timings: Timings
     choices: Sequence[ChoiceEnd]
+    cost: Cost = Cost()
 
 
 Event = Delta | Finished
@@ -150,6 +178,7 @@ class CancelOutcome:
     last_step: int = 0
     blocks_freed: int = 0
     latency_us: int = 0
+    cost: Cost = Cost()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +199,10 @@ class Generation(Protocol):
     model: str
     prompt_tokens: int
     seed: int
+
+    @property
+    def cost(self) -> Cost:
+        """What it took up to its end, whatever end that was; nothing before it."""
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """Deltas in order; backlog that piled up between two pulls comes as one delta per choice."""
@@ -220,6 +253,9 @@ class Gateway(Protocol):
 
     def models(self, edge: EdgeContext) -> list[ModelInfo]:
         """The served models. Raises Unauthenticated."""
+
+    def audience(self, edge: EdgeContext) -> Audience:
+        """What the caller may see of the cell. Raises Unauthenticated."""
 
     @property
     def ready(self) -> bool:

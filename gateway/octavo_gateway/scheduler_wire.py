@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from octavo.packing import pack_u32, unpack_u32
 from octavo.v1 import scheduler_pb2, worker_pb2
 
@@ -9,6 +11,7 @@ from octavo_gateway.admission import AdmittedRequest, Limits, Sampling
 from octavo_gateway.choice import RawLogprob
 from octavo_gateway.live import LiveRequest, TravelledTimes
 from octavo_gateway.request_state import dump_state
+from octavo_gateway.requests import Cost
 
 
 def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> scheduler_pb2.Submit:
@@ -104,7 +107,13 @@ def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent) -> None:
             end.cached_tokens,
             _times(end.times),
             end.cached_by_tier,
+            read_cost(end.cost),
         )
+
+
+def read_cost(cost: scheduler_pb2.RequestCost) -> Cost:
+    """A request's cost, field by field of the same name."""
+    return Cost(**{item.name: getattr(cost, item.name) for item in fields(Cost)})
 
 
 def _logprob(raw: worker_pb2.Logprobs) -> RawLogprob:

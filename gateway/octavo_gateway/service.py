@@ -83,8 +83,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 message = response()
                 wire.fill_event(message, event)
                 await write_or_cancel(context.write(message), generation, guard)
+            context.set_trailing_metadata(cost_trailer(generation))
         except OctavoError as error:
-            await abort(context, error)
+            await abort(context, error, generation)
         except asyncio.CancelledError:
             # gRPC cancels the handler for both reasons.
             expired = (context.time_remaining() or NO_DEADLINE_S) <= 0
@@ -121,6 +122,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 last_step=outcome.last_step,
                 blocks_freed=outcome.blocks_freed,
                 latency_us=outcome.latency_us,
+                cost=wire.cost_message(outcome.cost),
             )
 
         response: pb.CancelResponse = await self._unary(context, answer)
@@ -207,7 +209,17 @@ def register(servicer: InferenceServicer, server: grpc.aio.Server, max_body_byte
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, tolerant)  # type: ignore[no-untyped-call]
 
 
-async def abort(context: Context, error: OctavoError) -> NoReturn:
-    """Ends a call with a rich status."""
-    await context.abort(error.status, error.message, status_trailer(error))
+COST_TRAILER: Final = "octavo-cost-bin"
+"""A serialized octavo.v1.Cost, at every end of a stream whose request was taken."""
+
+
+def cost_trailer(generation: Generation) -> tuple[tuple[str, bytes], ...]:
+    """What the request took, for any end of its stream."""
+    return ((COST_TRAILER, wire.cost_message(generation.cost).SerializeToString()),)
+
+
+async def abort(context: Context, error: OctavoError, generation: Generation | None = None) -> NoReturn:
+    """Ends a call with a rich status, and with the cost of what was taken on."""
+    trailers = cost_trailer(generation) if generation is not None else ()
+    await context.abort(error.status, error.message, (*status_trailer(error), *trailers))
     raise AssertionError("abort raises")

@@ -87,7 +87,7 @@ class RequestSpan:
         self._end(0)
 
     def latencies(self, live: LiveRequest) -> None:
-        """What is known of where the time went, on every outcome: durations in seconds, parts of the TTFT in microseconds."""
+        """What is known of where the time went and what it cost, on every outcome: seconds, parts of the TTFT in microseconds."""
         times, received = live.times, live.received
         prefill_s, decode_s = times.prefill_us / 1e6, times.decode_us / 1e6
         attributes: dict[str, int | float | str] = {
@@ -101,6 +101,8 @@ class RequestSpan:
             "octavo.longest_stall_us": int(live.longest_gap_s * 1e6),
             **{f"octavo.cached.{tier}_tokens": tokens for tier, tokens in live.cached_by_tier.items()},
         }
+        if live.ended:
+            attributes |= {f"octavo.cost.{name}": value for name, value in asdict(live.cost).items()}
         if live.completed:
             attributes["gen_ai.latency.e2e"] = live.completed - received
         if live.first_token:

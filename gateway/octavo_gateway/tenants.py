@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from octavo.errors import Unauthenticated
@@ -14,7 +14,8 @@ DEFAULT_TENANT: Final = "default"
 class TenantDirectory:
     """Without keys nobody is asked for one and everybody is tenant `default`."""
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
+    def __init__(self, keys: Mapping[str, str], admins: Collection[str] = ()) -> None:
+        self._admins = frozenset(admins)
         # Looked up by hash, so that the time of a look-up tells nothing about a key.
         self._by_hash = {_hash(key): tenant for key, tenant in keys.items()}
 
@@ -30,6 +31,20 @@ class TenantDirectory:
         if tenant is None:
             raise Unauthenticated("this API key is not known; check it", reason="invalid_api_key")
         return tenant
+
+    def sees_all(self, tenant: str) -> bool:
+        """Whether this tenant is shown the others' requests; without keys there are no others."""
+        return not self._by_hash or tenant in self._admins
+
+
+def wire_id(tenant: str, request_id: str) -> str:
+    """A request's name on the scheduler's stream: two tenants may choose the same id."""
+    return request_id if tenant == DEFAULT_TENANT else f"{tenant}/{request_id}"
+
+
+def own_id(tenant: str, wire: str) -> str:
+    """The tenant's own name of a request; undoes `wire_id`."""
+    return wire if tenant == DEFAULT_TENANT else wire.removeprefix(f"{tenant}/")
 
 
 def _hash(key: str) -> bytes:

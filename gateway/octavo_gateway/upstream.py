@@ -23,7 +23,7 @@ from octavo_gateway.admission import AdmittedRequest, Limits
 from octavo_gateway.choice import TokenGap
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.requests import CancelOutcome
-from octavo_gateway.scheduler_wire import apply_event, limits_from, submit_message
+from octavo_gateway.scheduler_wire import apply_event, limits_from, read_cost, submit_message
 
 HEARTBEAT_S: Final = 1.0
 SILENCE_S: Final = 10.0
@@ -94,6 +94,10 @@ class Upstream:
     def live_count(self) -> int:
         """Requests under way."""
         return len(self._live)
+
+    def live_requests(self) -> list[LiveRequest]:
+        """Requests under way."""
+        return list(self._live.values())
 
     async def wait_ready(self) -> Limits:
         """Limits in force. Waits a short grace for a scheduler or worker that is coming back; then Unavailable."""
@@ -300,7 +304,14 @@ class Upstream:
 
     def _cancel_done(self, event: scheduler_pb2.RequestEvent, live: LiveRequest | None) -> None:
         result = event.cancel_result
-        outcome = CancelOutcome(result.found, result.outcome, result.last_step, result.blocks_freed, result.latency_us)
+        outcome = CancelOutcome(
+            result.found,
+            result.outcome,
+            result.last_step,
+            result.blocks_freed,
+            result.latency_us,
+            read_cost(result.cost),
+        )
         for answer in self._cancels.pop(event.request_id, []):
             if not answer.done():
                 answer.set_result(outcome)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from octavo.v1 import kvstore_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 from octavo_kvstore.events import HoldingEvent
 from octavo_kvstore.store import Store
+from octavo_kvstore.tier import TierStats
 
 INVENTORY_PART_KEYS = 65_536
 EVENTS_PER_MESSAGE = 4096
@@ -111,7 +113,7 @@ class Announcer:
 
     async def _messages(self, reading: asyncio.Task[None]) -> AsyncIterator[scheduler_pb2.AttachStoreRequest]:
         """What goes up while `reading` goes on: an inventory when due, then events, a heartbeat when there is nothing."""
-        sent = 0
+        sent, told_s = 0, 0.0
         while not reading.done():
             self._wake.clear()
             events = None if self._inventory_asked else self._store.events.after(sent, EVENTS_PER_MESSAGE)
@@ -125,6 +127,9 @@ class Announcer:
                 sent = events[-1].number
             elif not await self._woken():
                 yield Request(heartbeat=scheduler_pb2.Heartbeat())
+            if time.monotonic() - told_s >= HEARTBEAT_S:
+                told_s = time.monotonic()
+                yield Request(tiers=tiers_message(self._store.tier_stats()))
 
     async def _woken(self) -> bool:
         try:
@@ -144,6 +149,23 @@ def inventory_parts(number: int, keys: Sequence[bytes]) -> list[scheduler_pb2.At
         last = start + INVENTORY_PART_KEYS >= len(keys)
         parts.append(Request(inventory=scheduler_pb2.StoreInventory(number=number, keys=pack_keys(part), last=last)))
     return parts
+
+
+def tiers_message(tiers: Sequence[TierStats]) -> scheduler_pb2.StoreTiers:
+    """How full the tiers are."""
+    return scheduler_pb2.StoreTiers(
+        tiers=[
+            kvstore_pb2.TierStats(
+                name=tier.name,
+                capacity_bytes=tier.capacity_bytes,
+                used_bytes=tier.used_bytes,
+                keys=tier.keys,
+                hits=tier.hits,
+                misses=tier.misses,
+            )
+            for tier in tiers
+        ]
+    )
 
 
 def events_message(events: Sequence[HoldingEvent]) -> kvstore_pb2.StoreEvents:

@@ -202,6 +202,8 @@ class GatewaySettings:
 class Tenants:
     keys: Mapping[str, str] = field(default_factory=dict)
     """API key -> tenant; empty: no key is asked for and everyone is tenant `default`."""
+    admins: tuple[str, ...] = ()
+    """Tenants whose keys see every tenant's requests, the workers and the ledger in the live view."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Tenant -> share under fair policies."""
 

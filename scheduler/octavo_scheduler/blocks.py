@@ -11,6 +11,10 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import repeat
+
+_STATE_OF = bytes((0, 2, 3, 4, 4, 4)) + bytes(250)
+"""Sequences that hold a block (2: or more), plus 3 when a transfer does -> what `states` shows."""
 
 
 class OutOfBlocks(Exception):
@@ -125,6 +129,15 @@ class BlockPool:
         else:
             self._free.append(block)
         return True
+
+    def states(self) -> bytes:
+        """One byte per usable block: 0 free, 1 cached, 2 held by a sequence, 3 by several, 4 by a transfer."""
+        sequences = bytes(map(min, self._sequences, repeat(2)))
+        held = bytes(3 * moving + count for moving, count in zip(map(bool, self._transfers), sequences, strict=True))
+        marks = bytearray(held[1:].translate(_STATE_OF))
+        for block in self._cached:
+            marks[block - 1] = 1
+        return bytes(marks)
 
     def check_integrity(self) -> list[str]:
         """Every block is in exactly one state and no count is off; returns what is wrong, in words."""

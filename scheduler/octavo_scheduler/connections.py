@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import dataclass
 
 from octavo_scheduler.orders import Order
 
@@ -56,6 +57,18 @@ class GatewayConnection(Connection):
         self.load_due = False
 
 
+@dataclass(frozen=True, slots=True)
+class TierFill:
+    """How full a tier of a kvstore is, and how it answers."""
+
+    name: str
+    capacity_bytes: int
+    used_bytes: int
+    keys: int
+    hits: int
+    misses: int
+
+
 class StoreConnection(Connection):
     """A kvstore's stream."""
 
@@ -64,3 +77,4 @@ class StoreConnection(Connection):
         self.number = number
         self.store_id = store_id
         self.inventory_due = False
+        self.tiers: list[TierFill] = []

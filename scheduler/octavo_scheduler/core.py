@@ -14,6 +14,7 @@ from octavo_scheduler import lifecycle, reports, residency
 from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_group, usable_keys
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.costing import accrue
 from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
@@ -74,12 +75,15 @@ class Core:
             self._audit()
         for worker in list(cell.touched):
             if worker.hungry:
+                self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
         if cell.admission_due:
             cell.admission_due = False
             self._admit_waiting()
             for worker in cell.touched:
-                if worker.hungry:  # a newcomer's horizon travels with its admission; shortage is seen at the next event
+                if worker.hungry:
+                    self._accrue_hungry(worker)
+                    # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
         for worker in cell.touched:
             if worker.offload_candidates:
@@ -90,6 +94,11 @@ class Core:
         cell.touched.clear()
         cell.effects.next_wakeup_us = self._next_wakeup()
         return cell.effects
+
+    def _accrue_hungry(self, worker: Worker) -> None:
+        """Their tables may grow now."""
+        for sequence in worker.hungry:
+            accrue(sequence, worker.block_bytes, self.cell.now_us)
 
     def collect(self, gateway: int) -> list[Update]:
         """What the gateway's stream is owed now; call it when the stream is writable."""
@@ -272,7 +281,7 @@ class Core:
         budget = self.cell.policy.max_num_batched_tokens
         rated: list[tuple[float, int]] = []
         for at, worker in enumerate(workers):
-            if first in worker.index or first in worker.computing or worker.store_id:
+            if first in worker.index.block_of or first in worker.computing or worker.store_id:
                 cost_us = self._cost_us(worker, keys, length)
             else:
                 backlog = worker.backlog_tokens() if worker.prefilling else 0

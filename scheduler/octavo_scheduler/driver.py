@@ -13,6 +13,7 @@ from octavo_scheduler.connections import GatewayConnection, StoreConnection, Wor
 from octavo_scheduler.core import Core
 from octavo_scheduler.event_log import EventLog
 from octavo_scheduler.events import Event, Tick
+from octavo_scheduler.journal import Journal
 from octavo_scheduler.observer import Observer
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update
@@ -44,6 +45,7 @@ class Driver:
         self.workers: dict[int, WorkerConnection] = {}
         self.gateways: dict[int, GatewayConnection] = {}
         self.stores: dict[str, StoreConnection] = {}
+        self.journal = Journal()
         self._observer = observer
         self._log = log
         self._on_stuck = on_stuck
@@ -66,6 +68,7 @@ class Driver:
             self._event_log.after(text, effects)
         self._carry_out(effects)
         if effects.facts:
+            self.journal.record(effects.facts)
             self._observer.record(effects.facts, self.core.cell.now_us)
 
     def collect(self, gateway: int) -> list[Update]:

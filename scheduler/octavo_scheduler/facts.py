@@ -59,4 +59,5 @@ def note_end(cell: Cell, request: Request, outcome: Outcome) -> None:
         preemptions=request.preemptions,
         attempts=request.attempts,
         **tiers,
+        **request.cost.figures(),
     )

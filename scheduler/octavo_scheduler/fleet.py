@@ -10,7 +10,7 @@ from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix import PrefixIndex
-from octavo_scheduler.request import Delivery, Request, Sequence
+from octavo_scheduler.request import Cost, Delivery, Request, Sequence
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -170,16 +170,23 @@ class Gateway:
 class CancelAnswer:
     """What a cancel came to."""
 
-    __slots__ = ("blocks_freed", "found", "last_step", "latency_us", "outcome")
+    __slots__ = ("blocks_freed", "cost", "found", "last_step", "latency_us", "outcome")
 
     def __init__(
-        self, found: bool, outcome: str = "", last_step: int = 0, blocks_freed: int = 0, latency_us: int = 0
+        self,
+        found: bool,
+        outcome: str = "",
+        last_step: int = 0,
+        blocks_freed: int = 0,
+        latency_us: int = 0,
+        cost: Cost | None = None,
     ) -> None:
         self.found = found
         self.outcome = outcome
         self.last_step = last_step
         self.blocks_freed = blocks_freed
         self.latency_us = latency_us
+        self.cost = cost
 
 
 class Shape(NamedTuple):

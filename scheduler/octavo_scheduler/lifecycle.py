@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo_scheduler.admission import least_blocks
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.costing import accrue_all
 from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
@@ -352,6 +353,7 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
     cell.queue.remove(request)
     cell.admission_due = True
     reason = "deadline" if outcome.outcome == "deadline" else "cancel"
+    accrue_all(request, cell.fleet.workers, cell.now_us)
     for choice in request.choices:
         choice.phase = Phase.DONE
         if choice.sequence is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import CancelAnswer, Gateway
 from octavo_scheduler.lifecycle import end_delivery
-from octavo_scheduler.request import Choice, Delivery, Outcome, Phase, Request
+from octavo_scheduler.request import Choice, Cost, Delivery, Outcome, Phase, Request
 
 MAX_TOKENS_PER_MESSAGE = 65_536
 LOGPROB_WEIGHT = 4
@@ -61,6 +61,7 @@ class Update:
     cached_tokens: int = 0
     cached_by_tier: dict[str, int] = field(default_factory=dict)
     times: Times | None = None
+    cost: Cost | None = None
     cancel: CancelAnswer | None = None
     attempt: int = 1
 
@@ -114,6 +115,7 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
         update.cached_tokens = max(0, request.cached_tokens)
         update.cached_by_tier = request.cached_by_tier
         update.times = times_of(request)
+        update.cost = request.cost
         delivery.finished_sent = True
     return left
 

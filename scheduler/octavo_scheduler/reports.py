@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo_scheduler.batching import ahead_tokens
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
@@ -40,6 +41,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             worker_finished(cell, finished.choice, finish.reason, finish.stop_token, finish.message)
     for first in report.first_tokens:
         sequence = worker.sequences.get(first.seq)
+        if sequence is not None:
+            sequence.worker_wait_us = first.wait_us
         if sequence is not None and not sequence.choice.request.prefill_us:
             request = sequence.choice.request
             request.kv_load_us = first.load_us
@@ -66,7 +69,11 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     gateways, woken, now_us = cell.fleet.gateways, cell.effects.dirty_gateways, cell.now_us
     low_water = ahead_tokens(worker, cell.policy)
     running = Phase.RUNNING
+    if (told := sum(report.counts)) != len(tokens):
+        raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
     at = logprob_at = context = 0
+    advanced: list[Sequence] = []
+    prefilled: dict[int, int] = {}
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is None:
@@ -77,12 +84,22 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         choice = sequence.choice
         request = choice.request
         context += computed
+        if sequence.first_token_us < 0:
+            # a sibling's prompt was computed by its leader
+            sibling = sequence.unpaid_blocks and not sequence.computed_len
+            prefilled[len(advanced)] = 1 if sibling else computed - sequence.computed_len
+        advanced.append(sequence)
         sequence.computed_len = computed
         request.work_done = True
         if count:
             sequence.length += count
+            if sequence.first_token_us < 0:
+                sequence.first_token_us = now_us
             if choice.phase is running:
-                choice.output.extend(tokens[at : at + count])
+                if count == 1:
+                    choice.output.append(tokens[at])
+                else:
+                    choice.output.extend(tokens[at : at + count])
                 if choice.logprobs is not None:
                     choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
                 if request.first_token_us < 0:
@@ -103,12 +120,11 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             _index_full_blocks(cell, worker, sequence, labels)
         if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
             hungry[sequence] = None
-    if at != len(tokens):
-        raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {at}")
     for slot in report.starved:
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:
             worker.hungry[sequence] = None
+    charge(worker, report.wall_us, advanced, report.counts, report.computed_len, prefilled)
     worker.starved = len(report.starved)
     cell.counters["starved_steps"] += bool(report.starved)
     return context
@@ -168,6 +184,11 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
     cell.counters["tier_hit_tokens"] += loaded_tokens
     if not request.prefill_us:  # the worker's own figure, which comes with the first token, is the closer one
         request.kv_load_us += elapsed_us
+    leased_byte_s = done.bytes * elapsed_us / 1e6
+    if done.tier == "nvme":
+        request.cost.nvme_byte_s += leased_byte_s
+    else:  # DRAM proper, or on its way below it
+        request.cost.dram_byte_s += leased_byte_s
     cell.fact(
         "kv.load",
         request,
@@ -192,6 +213,7 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
     if worker.sequences.get(sequence.seq) is sequence:
         cached = (transfer.base_blocks + ok) * worker.block_tokens
         sequence.wait_xfer = 0
+        request.cost.saved_tier_tokens += loaded_tokens
         sequence.cached_len = max(sequence.cached_len, cached)
         sequence.computed_len = max(sequence.computed_len, cached)
         sequence.walked = max(sequence.walked, transfer.base_blocks + ok)

@@ -33,6 +33,35 @@ class Outcome:
     retry_after_us: int = 0
 
 
+@dataclass(slots=True)
+class Cost:
+    """What a request has taken so far, and what it was spared; see costing.py."""
+
+    prefill_us: float = 0.0
+    decode_us: float = 0.0
+    recompute_us: float = 0.0
+    pool_byte_s: float = 0.0
+    dram_byte_s: float = 0.0
+    nvme_byte_s: float = 0.0
+    saved_prefix_tokens: int = 0
+    saved_tier_tokens: int = 0
+    saved_sibling_tokens: int = 0
+
+    def figures(self) -> dict[str, int]:
+        """Under the names that messages, spans and metrics share, rounded."""
+        return {
+            "prefill_device_us": round(self.prefill_us),
+            "decode_device_us": round(self.decode_us),
+            "recompute_device_us": round(self.recompute_us),
+            "kv_pool_byte_s": round(self.pool_byte_s),
+            "kv_dram_byte_s": round(self.dram_byte_s),
+            "kv_nvme_byte_s": round(self.nvme_byte_s),
+            "saved_prefix_tokens": self.saved_prefix_tokens,
+            "saved_tier_tokens": self.saved_tier_tokens,
+            "saved_sibling_tokens": self.saved_sibling_tokens,
+        }
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One residency of a choice on a worker. Lengths in tokens; `blocks` is its block table."""
@@ -53,6 +82,10 @@ class Sequence:
     wait_xfer: int = 0
     group: tuple[Sequence, ...] = ()  # unsplit n > 1 group, leader first
     pending_keys: list[bytes] = field(default_factory=list)  # prompt keys it is computing, for others to wait on
+    first_token_us: int = -1  # of this residency
+    worker_wait_us: int = 0
+    accrued_us: int = 0  # its KV is booked up to then
+    unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -72,6 +105,7 @@ class Choice:
     sequence: Sequence | None = None
     finish_reason: str = ""
     stop_token: int = 0
+    residencies: int = 0
     output_keys: list[bytes] = field(default_factory=list)  # keys of full blocks past the prompt's
     logprobs: list[bytes] | None = None
 
@@ -164,6 +198,7 @@ class Request:
     predicted_tokens: int = 0  # output per choice, as predicted at the first admission
     work_done: bool = False
     waiting_since_us: int = 0
+    cost: Cost = field(default_factory=Cost)
     registered: bool = False  # the registry still names it
 
     @property

@@ -6,6 +6,7 @@ from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.preemption import choose_victims
@@ -36,7 +37,8 @@ def admit(cell: Cell, plan: Plan) -> None:
         for member in group:
             member.group = group
             member.walked = plan.shared_blocks  # the leader's walk indexes what they share
-        leader.walked = len(plan.matched)
+            member.unpaid_blocks = plan.shared_blocks
+        leader.walked, leader.unpaid_blocks = len(plan.matched), 0
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
     _note_computing(worker, leader, len(plan.matched) + len(plan.load_keys))
     worker.orders.append(
@@ -75,6 +77,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
         cached_len=cached_len,
         max_positions=max_positions(choice.request),
         admitted_us=cell.now_us,
+        accrued_us=cell.now_us,
         walked=cached_len // worker.block_tokens,
     )
     if not worker.sequences:
@@ -86,6 +89,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     worker.ungranted += sequence.ungranted(worker.block_tokens)
     choice.sequence = sequence
     choice.phase = Phase.RUNNING
+    choice.residencies += 1
     choice.request.holds += 1
     return sequence
 
@@ -160,6 +164,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
     cell.counters["prefix_hit_tokens"] += cached_len
+    request.cost.saved_prefix_tokens += cached_len
+    request.cost.saved_sibling_tokens += (len(plan.choices) - 1) * len(request.prompt)
     if cached_len:
         saved_us = cached_len * plan.worker.costs.prefill_token_us
         saved_bytes = len(plan.matched) * plan.worker.block_bytes
@@ -220,6 +226,22 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     """The residency is over: the choice waits again unless it has ended."""
     choice = sequence.choice
     request = choice.request
+    accrue(sequence, worker.block_bytes, cell.now_us)
+    pass_on_shared(sequence, worker.block_bytes, cell.now_us)
+    cell.fact(
+        "residency",
+        request,
+        sequence.admitted_us,
+        cell.now_us,
+        worker=worker.worker_id,
+        choice=choice.index,
+        wait_us=sequence.worker_wait_us,
+        first_token_us=sequence.first_token_us,
+        cached_tokens=sequence.cached_len,
+        computed_tokens=sequence.computed_len,
+        blocks=len(sequence.blocks),
+        end=sequence.stopping or "lost",
+    )
     choice.sequence = None
     for member in sequence.group:
         member.group = ()
@@ -258,7 +280,9 @@ def settle(cell: Cell, request: Request) -> None:
         request.cancel = None
         latency_us = cell.now_us - cancel.started_us
         cell.counters["cancel_latency_us_last"] = latency_us
-        answer = CancelAnswer(True, request.outcome.outcome, request.last_step, request.blocks_freed, latency_us)
+        answer = CancelAnswer(
+            True, request.outcome.outcome, request.last_step, request.blocks_freed, latency_us, request.cost
+        )
         for connection, label in cancel.waiters:
             gateway = cell.fleet.gateways.get(connection)
             if gateway is not None:
@@ -273,6 +297,7 @@ def settle(cell: Cell, request: Request) -> None:
             latency_us=latency_us,
             blocks_freed=request.blocks_freed,
             last_step=request.last_step,
+            **request.cost.figures(),
         )
     request.retire_if_done()
 

@@ -17,7 +17,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc as pb_grpc
 from octavo.v1 import worker_pb2 as wpb
 
-from octavo_scheduler import events, wire
+from octavo_scheduler import events, live_wire, wire
 from octavo_scheduler.connections import (
     Connection,
     GatewayConnection,
@@ -53,6 +53,12 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         return status(self._driver)
+
+    async def GetLive(self, request: pb.GetLiveRequest, context: Context) -> pb.GetLiveResponse:
+        return live_wire.live(self._driver, request.max_requests)
+
+    async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
+        return live_wire.timeline(self._driver, request.request_id, request.tenant)
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -215,6 +221,9 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         driver = self._driver
         while True:
             message: pb.AttachStoreRequest = await self._read(context)
+            if message.WhichOneof("message") == "tiers":
+                connection.tiers = live_wire.read_tiers(message.tiers)
+                continue
             event = wire.read_store(message, connection.store_id, connection.number, driver.clock_us())
             if event is not None:
                 driver.feed(event)

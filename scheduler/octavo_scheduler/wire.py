@@ -11,6 +11,7 @@ from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
 from octavo_scheduler.outbox import Update
+from octavo_scheduler.request import Cost
 
 MAX_ORDERS_BYTES = 2 * 2**20
 """Orders of one message, well below the 4 MB limit."""
@@ -123,6 +124,7 @@ def write_update(update: Update) -> Iterator[pb.RequestEvent]:
             last_step=answer.last_step,
             blocks_freed=answer.blocks_freed,
             latency_us=answer.latency_us,
+            cost=write_cost(answer.cost) if answer.cost is not None else None,
         )
         yield pb.RequestEvent(request_id=name, cancel_result=result)
 
@@ -139,6 +141,8 @@ def _finished(update: Update) -> pb.RequestFinished:
         cached_tokens=update.cached_tokens,
         cached_by_tier=update.cached_by_tier,
     )
+    if update.cost is not None:
+        finished.cost.CopyFrom(write_cost(update.cost))
     times = update.times
     if times is not None:
         finished.times.CopyFrom(
@@ -157,6 +161,11 @@ def _finished(update: Update) -> pb.RequestFinished:
             )
         )
     return finished
+
+
+def write_cost(cost: Cost) -> pb.RequestCost:
+    """A request's cost."""
+    return pb.RequestCost(**cost.figures())
 
 
 # -- worker --------------------------------------------------------------------------------------------------------

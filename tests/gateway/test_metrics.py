@@ -10,6 +10,7 @@ import pytest
 from octavo.errors import Cancelled, DeadlineExceeded
 from octavo_gateway.instruments import TABLE
 from octavo_gateway.metrics import GatewayMetrics
+from octavo_gateway.requests import Cost
 from octavo_gateway.ttft import TtftParts
 
 CLASSES = {"default": {"ttft_ms": 100.0, "itl_p99_ms": 50.0}, "batch": {}}
@@ -20,7 +21,7 @@ def ended(**given: Any) -> Any:
     values = {
         "finished": True, "error": None, "outcome": "finished", "cached_tokens": 0, "completion_tokens": 100,
         "received": 10.0, "first_token": 10.05, "last_token": 11.0, "completed": 11.1, "gap_tokens": 99, "late_tokens": 0,
-        "longest_gap_s": 0.02, "admitted": SimpleNamespace(prompt_ids=[1] * 200, slo_class=""), "parts": TtftParts(queue_us=50_000),
+        "longest_gap_s": 0.02, "admitted": SimpleNamespace(prompt_ids=[1] * 200, slo_class=""), "parts": TtftParts(queue_us=50_000), "cost": Cost(),
     }  # fmt: skip
     values |= given
     parts = values.pop("parts")

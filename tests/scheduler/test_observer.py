@@ -51,7 +51,7 @@ def test_a_cancelled_request_leaves_queue_and_cancel_facts() -> None:
     simulation.cancel(client)
     simulation.settle()
     facts = {fact.name: fact for fact in simulation.facts}
-    assert set(facts) == {"queue", "request_end", "cancel"}
+    assert set(facts) == {"queue", "residency", "request_end", "cancel"}
     cancel = facts["cancel"]
     assert cancel.attributes["reason"] == "client_cancel" and cancel.attributes["blocks_freed"] >= 1
     assert cancel.attributes["latency_us"] == cancel.end_us - cancel.start_us > 0

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from octavo_cli import up as up_module
 from octavo_cli.exits import FAILED, NO_CLUSTER, OK, NoCluster
+from octavo_cli.json_watcher import JsonWatcher
 from octavo_cli.plan import KINDS, MODULES
 from octavo_cli.status import read_status, state_urls, status_lines
 
@@ -50,11 +51,13 @@ def serve(
     service: Annotated[str, typer.Argument(help="gateway, scheduler, gpuworker or kvstore.")],
     model: Model = "",
     manifest: ManifestFile = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Log JSON, whatever the manifest says.")] = False,
 ) -> None:
     """Run one service in the foreground, as compose and Kubernetes do; takes every --section.field flag."""
     if service not in KINDS:
         raise ManifestError(f"{service!r} is no service; choose from {', '.join(KINDS)}", field="service")
-    command = [sys.executable, "-m", MODULES[service], *service_flags(context.args, model, manifest)]
+    flags = service_flags([*context.args, *(["--deployment.log_format", "json"] if as_json else [])], model, manifest)
+    command = [sys.executable, "-m", MODULES[service], *flags]
     sys.stdout.flush()
     os.execv(sys.executable, command)
 
@@ -65,7 +68,7 @@ def up(
     model: Model = "",
     manifest: ManifestFile = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the cluster is ready.")] = False,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; in the foreground a line per event.")] = False,
     ready_timeout_s: Annotated[float, typer.Option("--ready-timeout-s", help="Give up starting after this.")] = 600.0,
     module: Annotated[list[str] | None, typer.Option("--module", hidden=True)] = None,
 ) -> None:
@@ -73,7 +76,8 @@ def up(
     flags = service_flags(context.args, model, manifest)
     modules = MODULES | dict(item.split("=", 1) for item in module or [])
     if not detach:
-        raise typer.Exit(up_module.run_foreground(flags, workers, ready_timeout_s, modules=modules))
+        watcher = JsonWatcher(sys.stdout) if as_json else None
+        raise typer.Exit(up_module.run_foreground(flags, workers, ready_timeout_s, watcher, modules))
     state = up_module.start_detached(flags, workers, ready_timeout_s, Console(stderr=True), modules)
     if as_json:
         typer.echo(json.dumps({"ready": True, "urls": state.urls}))
@@ -81,15 +85,19 @@ def up(
         typer.echo("\n".join(state_urls(state)))
 
 
-def down(context: typer.Context, run_dir: RunDir = "", manifest: ManifestFile = "") -> None:
+def down(context: typer.Context, as_json: AsJson = False, run_dir: RunDir = "", manifest: ManifestFile = "") -> None:
     """Drain and stop the cluster of the run folder."""
     folder = run_dir_for(context, run_dir, manifest)
     try:
         code = up_module.stop_cluster(folder)
     except NoCluster as error:
-        typer.echo(f"octavo: {error}", err=True)
+        if as_json:
+            typer.echo(json.dumps({"stopped": False, "clean": True, "run_dir": str(folder), "why": str(error)}))
+        else:
+            typer.echo(f"octavo: {error}", err=True)
         raise typer.Exit(OK) from error  # stopping what does not run is done already
-    typer.echo(f"stopped the cluster of {folder}")
+    said = {"stopped": True, "clean": code == OK, "run_dir": str(folder)}
+    typer.echo(json.dumps(said) if as_json else f"stopped the cluster of {folder}")
     raise typer.Exit(code)
 
 

@@ -14,12 +14,13 @@ from octavo_cli.plan import MODULES
 def demo(
     context: typer.Context,
     question: Annotated[str, typer.Option("--question", help="What to ask.")] = QUESTION,
+    as_json: Annotated[bool, typer.Option("--json", help="Print answer and spans as JSON.")] = False,
     model: Annotated[str, typer.Option("--model", help="smollm2, a .gguf file or a Hugging Face folder.")] = "",
     module: Annotated[list[str] | None, typer.Option("--module", hidden=True)] = None,
 ) -> None:
     """Start a cluster, ask one question, show the answer and its trace, stop the cluster."""
     modules = MODULES | dict(item.split("=", 1) for item in module or [])
-    raise typer.Exit(run_demo(service_flags(context.args, model), modules, question))
+    raise typer.Exit(run_demo(service_flags(context.args, model), modules, question, as_json))
 
 
 def register(app: typer.Typer) -> None:

@@ -16,7 +16,7 @@ from octavo_gateway.http.calls import Call, SlowClient
 from octavo_gateway.http.connection import Connection
 from octavo_gateway.http.forms import Form, WholeChoice
 from octavo_gateway.http.shapes import Envelope, UsageBody, encode, usage_body
-from octavo_gateway.requests import Delta, Finished, Generation, Usage
+from octavo_gateway.requests import Cost, Delta, Finished, Generation, Usage
 
 RawHeaders = list[tuple[bytes, bytes]]
 SSE_HEADERS: RawHeaders = [
@@ -59,6 +59,7 @@ class Answer:
     request_id: str = ""
     fingerprint: str | None = None
     usages: list[Usage] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
     token_ends: dict[int, int] = field(default_factory=dict)
 
     async def whole(self) -> None:
@@ -70,7 +71,7 @@ class Answer:
 
         await self._pull(take)
         shown = [self.form.whole(index, choice) for index, choice in enumerate(choices)]
-        envelope = self._envelope(self.form.whole_object, shown, usage_body(self.usages))
+        envelope = self._envelope(self.form.whole_object, shown, usage_body(self.usages, self.costs))
         data = encode(envelope)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
         await self.body.write(200, headers + self.headers(), data, more=False)
@@ -93,7 +94,11 @@ class Answer:
         await self._pull(show)
         last = b""
         if include_usage:
-            last = b"data: " + encode(self._envelope(self.form.chunk_object, [], usage_body(self.usages))) + b"\n\n"
+            last = (
+                b"data: "
+                + encode(self._envelope(self.form.chunk_object, [], usage_body(self.usages, self.costs)))
+                + b"\n\n"
+            )
         await self.body.write(200, headers, last + b"data: [DONE]\n\n", more=False)
 
     async def _pull(self, take: Callable[[int, Delta], Awaitable[None]]) -> None:
@@ -109,6 +114,7 @@ class Answer:
         async for event in generation:
             if isinstance(event, Finished):
                 self.usages.append(event.usage)
+                self.costs.append(event.cost)
                 return
             await take(number * self.n + event.index, event)
         raise InternalError("the generation ended without an outcome")

@@ -20,9 +20,11 @@ from octavo_gateway.http.calls import Calls
 from octavo_gateway.http.edge import bearer
 from octavo_gateway.http.endpoints import GeneratingEndpoint, read_chat, read_completion
 from octavo_gateway.http.errors import BodyTooLarge, MethodNotAllowed, UnknownUrl, error_headers, error_json
+from octavo_gateway.http.page import PageEndpoints
 from octavo_gateway.http.params import chat_messages, rename_fields
 from octavo_gateway.http.read import ClientGone, read_json
 from octavo_gateway.http.shapes import ModelBody, ModelList, Text, Tokens, encode
+from octavo_gateway.page.feed import LiveFeed
 from octavo_gateway.requests import EdgeContext, Gateway, ModelInfo
 
 LONG_BODY_BYTES = 32 * 1024
@@ -39,6 +41,7 @@ class EdgeOptions:
     version: str
     max_body_bytes: int  # gateway.max_body_bytes
     calls: Calls
+    feed: LiveFeed
 
 
 class PlainEndpoints:
@@ -183,7 +186,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def create_app(gateway: Gateway, options: EdgeOptions) -> Starlette:
     """The whole edge as one ASGI application; it needs `Connection` as uvicorn's protocol."""
     plain = PlainEndpoints(gateway, options)
-    gets: dict[str, Endpoint] = {
+    page = PageEndpoints(gateway, options.feed)
+    gets: dict[str, Any] = {
+        "/": page.index,
+        "/page/{name}": page.asset,
+        "/live": page.now,
+        "/live/events": page.events,
+        "/live/requests/{id:path}": page.timeline,
         "/v1/models": plain.models,
         "/v1/models/{id:path}": plain.model,
         "/health": plain.health,

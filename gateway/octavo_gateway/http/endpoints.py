@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
 from octavo.errors import OctavoError
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
@@ -19,7 +20,7 @@ from octavo_gateway.http.forms import ChatForm, CompletionForm, Form, StopReason
 from octavo_gateway.http.params import chat_params, completion_params, rename_fields
 from octavo_gateway.http.read import ClientGone, read_json
 from octavo_gateway.http.refused import check_chat, check_completion
-from octavo_gateway.requests import EdgeContext, Gateway, RequestParams
+from octavo_gateway.requests import Cost, EdgeContext, Gateway, RequestParams
 
 
 @dataclass(slots=True)
@@ -93,7 +94,8 @@ class GeneratingEndpoint:
 
     async def _send_error(self, error: OctavoError, body: Body, call: Call, headers: Headers) -> None:
         """Before the first byte: a status. After it: an error event, and no [DONE]."""
-        data = error_json(error)
+        cost = sum((generation.cost for generation in call.generations), Cost())
+        data = error_json(error, UNSET if cost == Cost() else cost)
         try:
             if body.started:
                 await body.write(200, [], b"data: " + data + b"\n\n", more=False)

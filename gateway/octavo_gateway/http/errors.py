@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from octavo.errors import AlreadyExists, OctavoError, Overloaded, Unauthenticated, Unavailable
 
 from octavo_gateway.http.shapes import encode
+from octavo_gateway.requests import Cost
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -19,6 +21,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
+    octavo_cost: Cost | UnsetType = UNSET  # of a request that was taken on
 
 
 class BodyTooLarge(OctavoError):
@@ -41,9 +44,10 @@ class MethodNotAllowed(OctavoError):
     http_status, http_type, default_reason = 405, "invalid_request_error", "method_not_allowed"
 
 
-def error_json(error: OctavoError) -> bytes:
-    """`{"error": {"message", "type", "param", "code"}}`."""
-    return encode(ErrorBody(ErrorDetail(error.message, error.http_type, error.field or None, error.reason or None)))
+def error_json(error: OctavoError, cost: Cost | UnsetType = UNSET) -> bytes:
+    """`{"error": {"message", "type", "param", "code"}}`, and `octavo_cost` when something was computed."""
+    detail = ErrorDetail(error.message, error.http_type, error.field or None, error.reason or None)
+    return encode(ErrorBody(detail, cost))
 
 
 def error_headers(error: OctavoError) -> list[tuple[bytes, bytes]]:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from octavo_gateway.http.app import EdgeOptions, create_app
 from octavo_gateway.http.calls import Calls
 from octavo_gateway.http.connection import Connection
+from octavo_gateway.page.feed import LiveFeed
 from octavo_gateway.requests import Gateway
 
 KEEP_ALIVE_S = 65
@@ -98,15 +99,20 @@ def bind(address: str) -> socket.socket:
     return listener
 
 
-async def start_http(gateway: Gateway, host: Host) -> str:
+async def start_http(gateway: Gateway, feed: LiveFeed, host: Host) -> str:
     """Serves the edge on gateway.http_listen beside gRPC; returns the bound `host:port`. Drains with the host."""
     settings, deployment = host.manifest.gateway, host.manifest.deployment
     calls = Calls()
-    app = create_app(gateway, EdgeOptions(host.metrics, host.version, settings.max_body_bytes, calls))
+    app = create_app(gateway, EdgeOptions(host.metrics, host.version, settings.max_body_bytes, calls, feed))
     listener = bind(settings.http_listen)
     server = HttpServer(app, calls, deployment.drain_timeout_s)
     host.spawn(server.serve(listener), "http")
-    host.on_drain(server.drain)
+
+    async def drain() -> None:
+        feed.close()
+        await server.drain()
+
+    host.on_drain(drain)
     name, port = listener.getsockname()[:2]
     bound = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     host.urls["http"] = f"http://{bound}"

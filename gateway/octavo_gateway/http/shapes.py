@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo_gateway.requests import Usage
+from octavo_gateway.requests import Cost, Usage
 
 encode = msgspec.json.Encoder().encode
 """Struct -> JSON bytes; NaN and infinities become null."""
@@ -22,6 +22,7 @@ class UsageBody(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    octavo_cost: Cost | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -120,9 +121,10 @@ class Text(msgspec.Struct, frozen=True):
     prompt: str
 
 
-def usage_body(usages: list[Usage]) -> UsageBody:
-    """The sum over the prompts of one HTTP request."""
+def usage_body(usages: list[Usage], costs: list[Cost]) -> UsageBody:
+    """The sums over the prompts of one HTTP request."""
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
     cached = sum(usage.cached_tokens for usage in usages)
-    return UsageBody(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+    details = PromptTokensDetails(cached)
+    return UsageBody(prompt, completion, prompt + completion, details, sum(costs, Cost()))

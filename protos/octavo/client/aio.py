@@ -106,7 +106,7 @@ class AsyncClient:
         """Stops a request; returns when its last block is back. An unknown or finished one is a no-op."""
         request = pb.CancelRequest(request_id=request_id, reason=reason)
         answer: pb.CancelResponse = await self._unary(lambda stub: stub.Cancel, request)
-        return Cancellation(answer.found, answer.outcome, answer.last_step, answer.blocks_freed, answer.latency_us)
+        return wire.cancellation_of(answer)
 
     async def tokenize(
         self,

@@ -114,7 +114,7 @@ class AsyncStream:
             )
         except grpc.aio.AioRpcError as error:
             raise error_from(error, target.address) from error
-        return Cancellation(answer.found, answer.outcome, answer.last_step, answer.blocks_freed, answer.latency_us)
+        return wire.cancellation_of(answer)
 
     async def aclose(self) -> None:
         """Ends the call; the server stops a request that was not finished."""
@@ -249,6 +249,7 @@ class AsyncStream:
             ),
             usage=wire.usage_of(finished.usage),
             timings=wire.timings_of(finished.timings),
+            cost=wire.cost_of(finished.cost),
             trace_id=self.trace_id,
             seed=self.seed,
             first_token_ms=self._since_began_ms(self._first_token_s),

@@ -77,6 +77,22 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What the request took, over all its choices: device microseconds by phase, KV bytes held times seconds by tier,
+    and prompt tokens that were not computed, by what saved them."""
+
+    prefill_device_us: int = 0
+    decode_device_us: int = 0
+    recompute_device_us: int = 0
+    kv_pool_byte_s: float = 0.0
+    kv_dram_byte_s: float = 0.0
+    kv_nvme_byte_s: float = 0.0
+    saved_prefix_tokens: int = 0
+    saved_tier_tokens: int = 0
+    saved_sibling_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One whole answer."""
 
@@ -103,6 +119,7 @@ class Completion:
     first_token_ms: float = 0.0
     last_token_ms: float = 0.0
     resumes: int = 0
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def text(self) -> str:
@@ -124,6 +141,7 @@ class Cancellation:
     last_step: int = 0
     blocks_freed: int = 0
     latency_us: int = 0
+    cost: Cost = field(default_factory=Cost)
 
 
 @dataclass(frozen=True, slots=True)

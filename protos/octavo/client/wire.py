@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, cast
 
-from octavo.client.types import Choice, Chunk, FinishReason, Message, Timings, TokenLogprob, Usage
+from octavo.client.types import Cancellation, Choice, Chunk, Cost, FinishReason, Message, Timings, TokenLogprob, Usage
 from octavo.errors import InvalidRequest
 from octavo.v1 import inference_pb2 as pb
 
@@ -176,6 +176,23 @@ def finish_of(end: pb.ChoiceEnd) -> FinishReason:
 def usage_of(usage: pb.Usage) -> Usage:
     """A Usage."""
     return Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+
+
+def cancellation_of(answer: pb.CancelResponse) -> Cancellation:
+    """A Cancellation."""
+    return Cancellation(
+        answer.found,
+        answer.outcome,
+        answer.last_step,
+        answer.blocks_freed,
+        answer.latency_us,
+        cost_of(answer.cost),
+    )
+
+
+def cost_of(cost: pb.Cost) -> Cost:
+    """Cost, field by field of the same name."""
+    return Cost(**{name: getattr(cost, name) for name in Cost.__dataclass_fields__})
 
 
 def timings_of(timings: pb.Timings) -> Timings:

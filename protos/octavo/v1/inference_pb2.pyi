@@ -228,14 +228,38 @@ class TokenLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., token_bytes: _Optional[bytes] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("usage", "timings", "choices")
+    __slots__ = ("usage", "timings", "choices", "cost")
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     usage: Usage
     timings: Timings
     choices: _containers.RepeatedCompositeFieldContainer[ChoiceEnd]
-    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[ChoiceEnd, _Mapping]]] = ...) -> None: ...
+    cost: Cost
+    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[ChoiceEnd, _Mapping]]] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ...) -> None: ...
+
+class Cost(_message.Message):
+    __slots__ = ("prefill_device_us", "decode_device_us", "recompute_device_us", "kv_pool_byte_s", "kv_dram_byte_s", "kv_nvme_byte_s", "saved_prefix_tokens", "saved_tier_tokens", "saved_sibling_tokens")
+    PREFILL_DEVICE_US_FIELD_NUMBER: _ClassVar[int]
+    DECODE_DEVICE_US_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_DEVICE_US_FIELD_NUMBER: _ClassVar[int]
+    KV_POOL_BYTE_S_FIELD_NUMBER: _ClassVar[int]
+    KV_DRAM_BYTE_S_FIELD_NUMBER: _ClassVar[int]
+    KV_NVME_BYTE_S_FIELD_NUMBER: _ClassVar[int]
+    SAVED_PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_TIER_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_SIBLING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prefill_device_us: int
+    decode_device_us: int
+    recompute_device_us: int
+    kv_pool_byte_s: float
+    kv_dram_byte_s: float
+    kv_nvme_byte_s: float
+    saved_prefix_tokens: int
+    saved_tier_tokens: int
+    saved_sibling_tokens: int
+    def __init__(self, prefill_device_us: _Optional[int] = ..., decode_device_us: _Optional[int] = ..., recompute_device_us: _Optional[int] = ..., kv_pool_byte_s: _Optional[float] = ..., kv_dram_byte_s: _Optional[float] = ..., kv_nvme_byte_s: _Optional[float] = ..., saved_prefix_tokens: _Optional[int] = ..., saved_tier_tokens: _Optional[int] = ..., saved_sibling_tokens: _Optional[int] = ...) -> None: ...
 
 class ChoiceEnd(_message.Message):
     __slots__ = ("index", "finish_reason", "tokens", "bytes", "ids_blake3")
@@ -326,18 +350,20 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CancelResponse(_message.Message):
-    __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us")
+    __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us", "cost")
     FOUND_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FREED_FIELD_NUMBER: _ClassVar[int]
     LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     found: bool
     outcome: str
     last_step: int
     blocks_freed: int
     latency_us: int
-    def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ...) -> None: ...
+    cost: Cost
+    def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ...) -> None: ...
 
 class AckRequest(_message.Message):
     __slots__ = ("request_id", "byte_end", "first_token_ms", "last_token_ms")

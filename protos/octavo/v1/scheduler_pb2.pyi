@@ -220,7 +220,7 @@ class ChoiceFinished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ..., tokens: _Optional[int] = ..., stop_token: _Optional[int] = ...) -> None: ...
 
 class RequestFinished(_message.Message):
-    __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times", "cached_by_tier")
+    __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times", "cost", "cached_by_tier")
     class CachedByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +234,7 @@ class RequestFinished(_message.Message):
     RETRY_AFTER_US_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     CACHED_BY_TIER_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     reason: str
@@ -241,8 +242,31 @@ class RequestFinished(_message.Message):
     retry_after_us: int
     cached_tokens: int
     times: RequestTimes
+    cost: RequestCost
     cached_by_tier: _containers.ScalarMap[str, int]
-    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_us: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., times: _Optional[_Union[RequestTimes, _Mapping]] = ..., cached_by_tier: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_us: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., times: _Optional[_Union[RequestTimes, _Mapping]] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., cached_by_tier: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class RequestCost(_message.Message):
+    __slots__ = ("prefill_device_us", "decode_device_us", "recompute_device_us", "kv_pool_byte_s", "kv_dram_byte_s", "kv_nvme_byte_s", "saved_prefix_tokens", "saved_tier_tokens", "saved_sibling_tokens")
+    PREFILL_DEVICE_US_FIELD_NUMBER: _ClassVar[int]
+    DECODE_DEVICE_US_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_DEVICE_US_FIELD_NUMBER: _ClassVar[int]
+    KV_POOL_BYTE_S_FIELD_NUMBER: _ClassVar[int]
+    KV_DRAM_BYTE_S_FIELD_NUMBER: _ClassVar[int]
+    KV_NVME_BYTE_S_FIELD_NUMBER: _ClassVar[int]
+    SAVED_PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_TIER_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_SIBLING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prefill_device_us: int
+    decode_device_us: int
+    recompute_device_us: int
+    kv_pool_byte_s: float
+    kv_dram_byte_s: float
+    kv_nvme_byte_s: float
+    saved_prefix_tokens: int
+    saved_tier_tokens: int
+    saved_sibling_tokens: int
+    def __init__(self, prefill_device_us: _Optional[int] = ..., decode_device_us: _Optional[int] = ..., recompute_device_us: _Optional[int] = ..., kv_pool_byte_s: _Optional[float] = ..., kv_dram_byte_s: _Optional[float] = ..., kv_nvme_byte_s: _Optional[float] = ..., saved_prefix_tokens: _Optional[int] = ..., saved_tier_tokens: _Optional[int] = ..., saved_sibling_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestTimes(_message.Message):
     __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us", "retry_us", "sample_us")
@@ -271,30 +295,34 @@ class RequestTimes(_message.Message):
     def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
 
 class CancelResult(_message.Message):
-    __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us")
+    __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us", "cost")
     FOUND_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FREED_FIELD_NUMBER: _ClassVar[int]
     LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     found: bool
     outcome: str
     last_step: int
     blocks_freed: int
     latency_us: int
-    def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ...) -> None: ...
+    cost: RequestCost
+    def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ...) -> None: ...
 
 class AttachStoreRequest(_message.Message):
-    __slots__ = ("hello", "events", "inventory", "heartbeat")
+    __slots__ = ("hello", "events", "inventory", "heartbeat", "tiers")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     hello: StoreHello
     events: _kvstore_pb2.StoreEvents
     inventory: StoreInventory
     heartbeat: Heartbeat
-    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    tiers: StoreTiers
+    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tiers: _Optional[_Union[StoreTiers, _Mapping]] = ...) -> None: ...
 
 class AttachStoreResponse(_message.Message):
     __slots__ = ("welcome", "inventory_request", "heartbeat")
@@ -412,3 +440,211 @@ class StoreStatus(_message.Message):
     state: str
     keys: int
     def __init__(self, store_id: _Optional[str] = ..., state: _Optional[str] = ..., keys: _Optional[int] = ...) -> None: ...
+
+class StoreTiers(_message.Message):
+    __slots__ = ("tiers",)
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    tiers: _containers.RepeatedCompositeFieldContainer[_kvstore_pb2.TierStats]
+    def __init__(self, tiers: _Optional[_Iterable[_Union[_kvstore_pb2.TierStats, _Mapping]]] = ...) -> None: ...
+
+class GetLiveRequest(_message.Message):
+    __slots__ = ("max_requests",)
+    MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    max_requests: int
+    def __init__(self, max_requests: _Optional[int] = ...) -> None: ...
+
+class GetLiveResponse(_message.Message):
+    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "stores", "waiting", "running", "recent", "requests_waiting", "requests_running", "ledger", "slo_classes", "waiting_prompt_tokens", "gateways", "counters")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SCHEDULER_BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    WHY_NOT_READY_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    SLO_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    scheduler_boot_id: str
+    ready: bool
+    why_not_ready: str
+    workers: _containers.RepeatedCompositeFieldContainer[LiveWorker]
+    stores: _containers.RepeatedCompositeFieldContainer[LiveStore]
+    waiting: _containers.RepeatedCompositeFieldContainer[LiveRequest]
+    running: _containers.RepeatedCompositeFieldContainer[LiveRequest]
+    recent: _containers.RepeatedCompositeFieldContainer[LiveRequest]
+    requests_waiting: int
+    requests_running: int
+    ledger: _containers.RepeatedCompositeFieldContainer[LedgerRow]
+    slo_classes: _containers.RepeatedCompositeFieldContainer[SloTarget]
+    waiting_prompt_tokens: int
+    gateways: _containers.RepeatedScalarFieldContainer[str]
+    counters: _containers.ScalarMap[str, float]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[LiveWorker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[LiveStore, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., recent: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., slo_classes: _Optional[_Iterable[_Union[SloTarget, _Mapping]]] = ..., waiting_prompt_tokens: _Optional[int] = ..., gateways: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class LiveWorker(_message.Message):
+    __slots__ = ("worker_id", "state", "running", "max_seqs", "blocks_total", "blocks_free", "blocks_cached", "block_bytes", "steps", "step_us", "block_map", "blocks_per_cell")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEP_US_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_MAP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_PER_CELL_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    state: str
+    running: int
+    max_seqs: int
+    blocks_total: int
+    blocks_free: int
+    blocks_cached: int
+    block_bytes: int
+    steps: int
+    step_us: float
+    block_map: bytes
+    blocks_per_cell: int
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., max_seqs: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., block_bytes: _Optional[int] = ..., steps: _Optional[int] = ..., step_us: _Optional[float] = ..., block_map: _Optional[bytes] = ..., blocks_per_cell: _Optional[int] = ...) -> None: ...
+
+class LiveStore(_message.Message):
+    __slots__ = ("store_id", "state", "keys", "tiers")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    state: str
+    keys: int
+    tiers: _containers.RepeatedCompositeFieldContainer[_kvstore_pb2.TierStats]
+    def __init__(self, store_id: _Optional[str] = ..., state: _Optional[str] = ..., keys: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[_kvstore_pb2.TierStats, _Mapping]]] = ...) -> None: ...
+
+class LiveRequest(_message.Message):
+    __slots__ = ("request_id", "tenant", "trace_id", "phase", "prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens", "max_tokens", "choices", "workers", "blocks", "age_us", "priority", "slo_class", "attempts", "preemptions", "cost", "outcome", "reason", "first_token_us", "ended_us_ago")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    AGE_US_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SLO_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    ENDED_US_AGO_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tenant: str
+    trace_id: str
+    phase: str
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    max_tokens: int
+    choices: int
+    workers: _containers.RepeatedScalarFieldContainer[str]
+    blocks: int
+    age_us: int
+    priority: int
+    slo_class: str
+    attempts: int
+    preemptions: int
+    cost: RequestCost
+    outcome: str
+    reason: str
+    first_token_us: int
+    ended_us_ago: int
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., trace_id: _Optional[str] = ..., phase: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., blocks: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., attempts: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., first_token_us: _Optional[int] = ..., ended_us_ago: _Optional[int] = ...) -> None: ...
+
+class LedgerRow(_message.Message):
+    __slots__ = ("technique", "entries", "saved_ms", "cost_ms", "saved_bytes", "cost_bytes")
+    TECHNIQUE_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_MS_FIELD_NUMBER: _ClassVar[int]
+    COST_MS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    technique: str
+    entries: int
+    saved_ms: float
+    cost_ms: float
+    saved_bytes: int
+    cost_bytes: int
+    def __init__(self, technique: _Optional[str] = ..., entries: _Optional[int] = ..., saved_ms: _Optional[float] = ..., cost_ms: _Optional[float] = ..., saved_bytes: _Optional[int] = ..., cost_bytes: _Optional[int] = ...) -> None: ...
+
+class SloTarget(_message.Message):
+    __slots__ = ("name", "ttft_ms", "itl_p99_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    ITL_P99_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ttft_ms: float
+    itl_p99_ms: float
+    def __init__(self, name: _Optional[str] = ..., ttft_ms: _Optional[float] = ..., itl_p99_ms: _Optional[float] = ...) -> None: ...
+
+class GetTimelineRequest(_message.Message):
+    __slots__ = ("request_id", "tenant")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class GetTimelineResponse(_message.Message):
+    __slots__ = ("found", "spans", "request")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    spans: _containers.RepeatedCompositeFieldContainer[TimelineSpan]
+    request: LiveRequest
+    def __init__(self, found: _Optional[bool] = ..., spans: _Optional[_Iterable[_Union[TimelineSpan, _Mapping]]] = ..., request: _Optional[_Union[LiveRequest, _Mapping]] = ...) -> None: ...
+
+class TimelineSpan(_message.Message):
+    __slots__ = ("name", "service", "start_us", "end_us", "running", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    START_US_FIELD_NUMBER: _ClassVar[int]
+    END_US_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    service: str
+    start_us: int
+    end_us: int
+    running: bool
+    attributes: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., service: _Optional[str] = ..., start_us: _Optional[int] = ..., end_us: _Optional[int] = ..., running: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...

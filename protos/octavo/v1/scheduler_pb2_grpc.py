@@ -55,6 +55,16 @@ class SchedulerServiceStub:
                 request_serializer=octavo_dot_v1_dot_scheduler__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetLive = channel.unary_unary(
+                '/octavo.v1.SchedulerService/GetLive',
+                request_serializer=octavo_dot_v1_dot_scheduler__pb2.GetLiveRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetLiveResponse.FromString,
+                _registered_method=True)
+        self.GetTimeline = channel.unary_unary(
+                '/octavo.v1.SchedulerService/GetTimeline',
+                request_serializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer:
@@ -88,6 +98,20 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLive(self, request, context):
+        """One moment of the cell for people who look: pools, tiers, requests (never their text), ledger.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTimeline(self, request, context):
+        """What one request has done so far, as intervals: its waterfall, whatever was traced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +134,16 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetStatusRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_scheduler__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'GetLive': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLive,
+                    request_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetLiveRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_scheduler__pb2.GetLiveResponse.SerializeToString,
+            ),
+            'GetTimeline': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTimeline,
+                    request_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +254,60 @@ class SchedulerService:
             '/octavo.v1.SchedulerService/GetStatus',
             octavo_dot_v1_dot_scheduler__pb2.GetStatusRequest.SerializeToString,
             octavo_dot_v1_dot_scheduler__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.SchedulerService/GetLive',
+            octavo_dot_v1_dot_scheduler__pb2.GetLiveRequest.SerializeToString,
+            octavo_dot_v1_dot_scheduler__pb2.GetLiveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTimeline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.SchedulerService/GetTimeline',
+            octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.SerializeToString,
+            octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.FromString,
             options,
             channel_credentials,
             insecure,

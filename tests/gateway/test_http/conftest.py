@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +14,18 @@ import openai
 import pytest
 import pytest_asyncio
 import uvloop
-from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, UnknownModel
+from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, Unavailable, UnknownModel, UnknownRequest
 from octavo.rpc.host import Host
 from octavo.rpc.testing import running_host
 from octavo_gateway.http.server import start_http
+from octavo_gateway.page.feed import LiveFeed
+from octavo_gateway.page.latency import LatencyWindow
 from octavo_gateway.requests import (
+    Audience,
     CancelOutcome,
     ChatMessage,
     ChoiceEnd,
+    Cost,
     Delta,
     EdgeContext,
     Event,
@@ -33,6 +39,8 @@ from octavo_gateway.requests import (
 
 WORDS = ("Paris", " is", " the", " capital", " of", " France", ".")
 MAX_BODY_BYTES = 256 * 1024
+
+COST = Cost(prefill_device_us=1500, decode_device_us=2500, kv_pool_byte_s=1e6, saved_prefix_tokens=16)
 
 Item = Event | Exception | asyncio.Event
 """One step of a script: an event to hand out, an error to raise, something to wait for."""
@@ -58,7 +66,7 @@ def deltas(words: Sequence[str], index: int = 0, logprobs: int | None = None, fi
 
 def finished(prompt: int = 5, completion: int = 7, cached: int = 2) -> Finished:
     """The end of a generation that did not fail."""
-    return Finished(Usage(prompt, cached, completion), Timings(1), [ChoiceEnd(0, "stop", completion, 1, b"")])
+    return Finished(Usage(prompt, cached, completion), Timings(1), [ChoiceEnd(0, "stop", completion, 1, b"")], COST)
 
 
 def speak(params: RequestParams) -> list[Item]:
@@ -74,6 +82,7 @@ class FakeGeneration:
     def __init__(self, request_id: str, script: Sequence[Item]) -> None:
         self.request_id, self.trace_id, self.model = request_id, "ab" * 16, "smollm2"
         self.prompt_tokens, self.seed = 5, 1
+        self.cost = Cost()
         self.closed: list[str] = []
         self.was_closed = asyncio.Event()
         self.pulled = 0
@@ -113,6 +122,7 @@ class FakeGateway:
     slow_client_timeout_s: float = 0.5
     ready: bool = True
     api_key: str = ""  # empty: none is needed
+    sees_all: bool = True
     requests: list[RequestParams] = field(default_factory=list)
     edges: list[EdgeContext] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
@@ -174,6 +184,10 @@ class FakeGateway:
             raise InvalidRequest("token_ids: 256 is out of range", field="token_ids")
         return bytes(token_ids).decode()
 
+    def audience(self, edge: EdgeContext) -> Audience:
+        self._check_key(edge)
+        return Audience("default", self.sees_all)
+
     def _check_key(self, edge: EdgeContext) -> None:
         if self.api_key and edge.api_key != self.api_key:
             raise Unauthenticated("an API key is needed")
@@ -181,6 +195,49 @@ class FakeGateway:
     def models(self, edge: EdgeContext) -> list[ModelInfo]:
         self._check_key(edge)
         return [ModelInfo("smollm2", 8192, 49152, "llama", "c0ffee" * 10, 1_700_000_000)]
+
+
+class FakeCell:
+    """A scheduler whose moments count up; away when told so."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.away = False
+
+    async def live(self) -> dict[str, Any]:
+        self.asked += 1
+        if self.away:
+            raise Unavailable("the scheduler does not answer")
+        names = ("running", "waiting", "recent", "workers", "stores", "ledger", "slo_classes", "gateways")
+        moment: dict[str, Any] = {name: [] for name in names}
+        return moment | {
+            "ready": True, "why_not_ready": "", "waiting_count": 0, "running_count": self.asked,
+            "waiting_prompt_tokens": 0, "counters": {},
+        }  # fmt: skip
+
+    async def timeline(self, request_id: str, tenant: str) -> dict[str, Any]:
+        if request_id != "known":
+            raise UnknownRequest("this request is not known here")
+        span = {"name": "queue", "service": "scheduler", "start_ms": 0.0, "end_ms": 5.0, "running": False}
+        return {"request": {"request_id": request_id, "tenant": tenant}, "spans": [span | {"attributes": {}}]}
+
+
+def new_feed(cell: FakeCell | None = None, **options: Any) -> LiveFeed:
+    """A feed over a scripted scheduler, for a gateway without requests."""
+    window = LatencyWindow(time.monotonic, "default", lambda live: "")
+    log = logging.getLogger("octavo.test")
+    return LiveFeed(cell or FakeCell(), window, list, time.monotonic, "smollm2", log, **options)
+
+
+@pytest.fixture
+def make_feed() -> Any:
+    """(a scripted scheduler, a feed over it)"""
+
+    def build(**options: Any) -> tuple[FakeCell, LiveFeed]:
+        cell = FakeCell()
+        return cell, new_feed(cell, **options)
+
+    return build
 
 
 @dataclass
@@ -231,7 +288,7 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Edge
         "observability.trace_files": False,
     }
     async with running_host("gateway", tmp_path_factory.mktemp("run"), settings) as host:
-        address = await start_http(gateway, host)
+        address = await start_http(gateway, new_feed(), host)
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=20) as http:
             yield Edge(gateway, host, address, http)
 

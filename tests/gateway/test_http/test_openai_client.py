@@ -25,6 +25,17 @@ async def test_chat(edge: Any) -> None:
         "completion_tokens": 7,
         "total_tokens": 12,
         "prompt_tokens_details": {"cached_tokens": 2},
+        "octavo_cost": {
+            "prefill_device_us": 1500,
+            "decode_device_us": 2500,
+            "recompute_device_us": 0,
+            "kv_pool_byte_s": 1e6,
+            "kv_dram_byte_s": 0,
+            "kv_nvme_byte_s": 0,
+            "saved_prefix_tokens": 16,
+            "saved_tier_tokens": 0,
+            "saved_sibling_tokens": 0,
+        },
     }
     assert answer.system_fingerprint == "octavo-c0ffeec0ffeec0ff"
 

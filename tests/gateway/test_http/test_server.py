@@ -46,13 +46,13 @@ async def started(lines: Any) -> None:
 
 
 async def test_a_drain_lets_running_requests_end_and_refuses_new_ones(
-    new_gateway: Any, make: Any, tmp_path: Path
+    new_gateway: Any, make_feed: Any, make: Any, tmp_path: Path
 ) -> None:
     go_on = asyncio.Event()
     gateway = new_gateway()
     gateway.script = lambda params: [*make.deltas(["a"], finish=None), go_on, *make.deltas(["b"]), make.finished()]
     async with httpx.AsyncClient(timeout=10) as http, running_host("gateway", tmp_path, settings(20.0)) as host:
-        url = f"http://{await start_http(gateway, host)}"
+        url = f"http://{await start_http(gateway, make_feed()[1], host)}"
         async with http.stream("POST", url + "/v1/completions", json=BODY) as response:
             lines = response.aiter_lines()
             await started(lines)
@@ -70,11 +70,13 @@ async def test_a_drain_lets_running_requests_end_and_refuses_new_ones(
     assert gateway.generations[0].closed == []
 
 
-async def test_what_outlives_the_drain_ends_with_an_error_event(new_gateway: Any, make: Any, tmp_path: Path) -> None:
+async def test_what_outlives_the_drain_ends_with_an_error_event(
+    new_gateway: Any, make_feed: Any, make: Any, tmp_path: Path
+) -> None:
     gateway = new_gateway()
     gateway.script = lambda params: [*make.deltas(["a"], finish=None), asyncio.Event()]
     async with httpx.AsyncClient(timeout=10) as http, running_host("gateway", tmp_path, settings(2.2)) as host:
-        url = f"http://{await start_http(gateway, host)}"
+        url = f"http://{await start_http(gateway, make_feed()[1], host)}"
         async with http.stream("POST", url + "/v1/completions", json=BODY) as response:
             lines = response.aiter_lines()
             await started(lines)
@@ -86,12 +88,14 @@ async def test_what_outlives_the_drain_ends_with_an_error_event(new_gateway: Any
     assert gateway.generations[0].closed == ["failed"]
 
 
-async def test_a_stuck_client_does_not_hold_up_the_drain(new_gateway: Any, make: Any, tmp_path: Path) -> None:
+async def test_a_stuck_client_does_not_hold_up_the_drain(
+    new_gateway: Any, make_feed: Any, make: Any, tmp_path: Path
+) -> None:
     gateway = new_gateway()
     gateway.slow_client_timeout_s = 60.0
     gateway.script = lambda params: [*make.deltas(["x" * 4096] * 3000), make.finished()]
     async with running_host("gateway", tmp_path, settings(2.2)) as host:
-        address = await start_http(gateway, host)
+        address = await start_http(gateway, make_feed()[1], host)
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", int(address.rpartition(":")[2])))

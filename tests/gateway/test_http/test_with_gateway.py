@@ -29,13 +29,13 @@ HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture
-async def whole(stack: Any, tmp_path: Path) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
+async def whole(stack: Any, make_feed: Any, tmp_path: Path) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
     """(the gateway's stack, a client of its HTTP edge)"""
     from octavo_gateway.http.server import start_http
 
     settings = {"gateway.http_listen": "127.0.0.1:0", "observability.trace_files": False}
     async with running_host("gateway", tmp_path, settings) as host:
-        address = await start_http(stack.gateway, host)
+        address = await start_http(stack.gateway, make_feed()[1], host)
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=20) as http:
             yield stack, http
 

@@ -1,0 +1,90 @@
+"""What each request takes: device time by phase, KV bytes times seconds, prefill that it was spared.
+
+Device time: the wall time of every report is split over the sequences that advanced in it, by the step-cost model
+(costs.py), so that the sums over requests equal the time of all steps. KV of a pool: block tables times time, where
+siblings' common blocks count once and a block that two requests share counts for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import replace
+
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.request import Cost, Request, Sequence
+
+
+def charge(
+    worker: Worker,
+    wall_us: int,
+    advanced: Items[Sequence],
+    counts: Items[int],
+    contexts: Items[int],
+    prefilled: Mapping[int, int],
+) -> None:
+    """Splits `wall_us` of the worker's steps over the sequences that `advanced` in them.
+
+    Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them (by their
+    place) that had sampled nothing in this residency before, with the positions computed for them.
+    """
+    costs = worker.costs
+    decode_us, context_us = costs.decode_seq_us, costs.context_token_us
+    weights = [decode_us * count + context_us * context for count, context in zip(counts, contexts, strict=True)]
+    for at, tokens in prefilled.items():
+        weights[at] = costs.prefill_token_us * tokens + context_us * contexts[at]
+    total = sum(weights)
+    if wall_us <= 0 or total <= 0:
+        return
+    scale = wall_us / total
+    if not prefilled:  # nearly every report
+        for sequence, weight in zip(advanced, weights, strict=True):
+            sequence.choice.request.cost.decode_us += weight * scale
+        return
+    for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):
+        choice = sequence.choice
+        cost = choice.request.cost
+        if at not in prefilled:
+            cost.decode_us += weight * scale
+        elif choice.residencies > 1:
+            cost.recompute_us += weight * scale
+        else:
+            cost.prefill_us += weight * scale
+
+
+def accrue(sequence: Sequence, block_bytes: int, now_us: int) -> None:
+    """Books the KV that `sequence` held since the last call; call it before its table changes."""
+    held = (len(sequence.blocks) - sequence.unpaid_blocks) * block_bytes
+    sequence.choice.request.cost.pool_byte_s += held * (now_us - sequence.accrued_us) / 1e6
+    sequence.accrued_us = now_us
+
+
+def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
+    """The payer of the siblings' common blocks leaves: the next one that still holds them pays."""
+    if sequence.unpaid_blocks:
+        return
+    for choice in sequence.choice.request.choices:
+        other = choice.sequence
+        if other is not None and other is not sequence and other.epoch == sequence.epoch and other.unpaid_blocks:
+            accrue(other, block_bytes, now_us)
+            other.unpaid_blocks = 0
+            return
+
+
+def cost_now(request: Request, workers: Mapping[int, Worker], now_us: int) -> Cost:
+    """What `request` has taken up to now, for who only looks: the books stay as the events left them."""
+    held_byte_s = 0.0
+    for choice in request.choices:
+        sequence = choice.sequence
+        if sequence is not None and (worker := workers.get(sequence.epoch)) is not None:
+            held = (len(sequence.blocks) - sequence.unpaid_blocks) * worker.block_bytes
+            held_byte_s += held * max(0, now_us - sequence.accrued_us) / 1e6
+    return replace(request.cost, pool_byte_s=request.cost.pool_byte_s + held_byte_s)
+
+
+def accrue_all(request: Request, workers: dict[int, Worker], now_us: int) -> None:
+    """Brings the KV account of everything that `request` holds up to now."""
+    for choice in request.choices:
+        sequence = choice.sequence
+        if sequence is not None and (worker := workers.get(sequence.epoch)) is not None:
+            accrue(sequence, worker.block_bytes, now_us)
