@@ -19,7 +19,7 @@ from rich.table import Table
 from octavo_cli.exits import FAILED, USAGE, NoCluster
 from octavo_cli.state import ServiceState
 
-MAX_STEPS: Final = 1000
+MAX_STEPS: Final = 100
 """The worker's own bound, checked here first."""
 
 
@@ -45,10 +45,14 @@ def check_steps(steps: int) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises ManifestError when the file cannot be written; found out before the worker is asked. Leaves an old file as it is."""
+    """Raises ManifestError when the file cannot be written; found out before the worker is asked. Leaves an old file as it
+    is, and no new one."""
+    existed = path.exists()
     try:
         with path.open("ab"):
             pass
+        if not existed:
+            path.unlink()
     except OSError as error:
         raise ManifestError(
             f"--out: {path} cannot be written ({error.strerror}); name a file in a folder that exists and is yours",

@@ -289,7 +289,6 @@ class Engine:
         self.steps += 1
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
-        self._slots.extend(batch.row_slots, batch.positions, result.sampled.tokens)
         for seq, token, logprobs in zip(batch.rows, result.sampled.tokens, result.sampled.logprobs, strict=True):
             self._commit(seq, token, logprobs, result.sample_ns)
         wall_ns = time.monotonic_ns() - began_ns
@@ -330,6 +329,7 @@ class Engine:
         if token < 0:
             self._fail(seq, "the model gave logits that are not finite for this sequence")
             return
+        self._slots.append(seq.slot, len(seq.tokens), token)
         seq.tokens.append(token)
         seq.steps += 1
         if not seq.first_token_ns:

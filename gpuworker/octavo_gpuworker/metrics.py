@@ -78,6 +78,7 @@ class WorkerMetrics:
             of.counter(PREFIX + "step_bytes").inc(work.bytes)
             of.counter(PREFIX + "step_flops").inc(work.flops)
             if self.peaks is not None:
+                self.peaks = self.peaks.raised_by(work)
                 of.counter(PREFIX + "bound_seconds").labels(work.bound(self.peaks)).inc(report.wall_us / 1e6)
         for key, calls in self._kernel_calls().items():
             of.counter(PREFIX + "kernel_calls").labels(*key).inc(calls - self._seen.get(key, 0))

@@ -60,12 +60,11 @@ class SlotTable:
         self._reserve(slot, start + len(blocks), 0)
         self.blocks[slot, start : start + len(blocks)] = blocks
 
-    def extend(self, slots: NDArray[np.int32], positions: NDArray[np.int32], tokens: list[int]) -> None:
-        """The tokens that a step drew, one per row."""
-        last = int(positions.max(initial=0))
-        if last >= self.tokens.shape[1]:
-            self._reserve(0, 0, 2 * last)
-        self.tokens[slots, positions] = tokens
+    def append(self, slot: int, position: int, token: int) -> None:
+        """A token that was drawn."""
+        if position >= self.tokens.shape[1]:
+            self._reserve(slot, 0, 2 * position)
+        self.tokens[slot, position] = token
 
     def _reserve(self, slot: int, columns: int, tokens: int) -> None:
         slots = len(self.temperature)

@@ -14,6 +14,8 @@ Bound = Literal["memory", "compute", "host"]
 HOST_SHARE: Final = 0.2
 """Below this share of both peaks neither memory nor arithmetic explains the time."""
 KEPT_REPORTS: Final = 20_000
+LEAST_S: Final = 0.005
+"""Shorter forwards are too short to say what the machine reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,15 @@ class Peaks:
 
     bytes_per_s: float
     flops_per_s: float
+
+    def raised_by(self, work: Work) -> Peaks:
+        """A peak that steps exceed was measured on a machine that had other things to do: what was achieved is the peak."""
+        if work.seconds < LEAST_S:
+            return self
+        read, done = work.bytes / work.seconds, work.flops / work.seconds
+        if read <= self.bytes_per_s and done <= self.flops_per_s:
+            return self
+        return Peaks(max(self.bytes_per_s, read), max(self.flops_per_s, done))
 
 
 @dataclass(slots=True)

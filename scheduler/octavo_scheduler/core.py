@@ -281,7 +281,7 @@ class Core:
         budget = self.cell.policy.max_num_batched_tokens
         rated: list[tuple[float, int]] = []
         for at, worker in enumerate(workers):
-            if first in worker.index or first in worker.computing or worker.store_id:
+            if first in worker.index.block_of or first in worker.computing or worker.store_id:
                 cost_us = self._cost_us(worker, keys, length)
             else:
                 backlog = worker.backlog_tokens() if worker.prefilling else 0

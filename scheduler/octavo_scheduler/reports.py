@@ -69,6 +69,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     gateways, woken, now_us = cell.fleet.gateways, cell.effects.dirty_gateways, cell.now_us
     low_water = ahead_tokens(worker, cell.policy)
     running = Phase.RUNNING
+    if (told := sum(report.counts)) != len(tokens):
+        raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
     at = logprob_at = context = 0
     advanced: list[Sequence] = []
     prefilled: dict[int, int] = {}
@@ -94,7 +96,10 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             if sequence.first_token_us < 0:
                 sequence.first_token_us = now_us
             if choice.phase is running:
-                choice.output.extend(tokens[at : at + count])
+                if count == 1:
+                    choice.output.append(tokens[at])
+                else:
+                    choice.output.extend(tokens[at : at + count])
                 if choice.logprobs is not None:
                     choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
                 if request.first_token_us < 0:
@@ -115,8 +120,6 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             _index_full_blocks(cell, worker, sequence, labels)
         if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
             hungry[sequence] = None
-    if at != len(tokens):
-        raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {at}")
     for slot in report.starved:
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:

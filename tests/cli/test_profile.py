@@ -55,9 +55,9 @@ def test_workers_are_found_by_name_or_address() -> None:
         assert exit_code(error.value) == USAGE
 
 
-@pytest.mark.parametrize("steps", [-1, 0, 1001])
+@pytest.mark.parametrize("steps", [-1, 0, 101])
 def test_steps_out_of_range(steps) -> None:
-    with pytest.raises(ManifestError, match=f"--steps: {steps} must be between 1 and 1000"):
+    with pytest.raises(ManifestError, match=f"--steps: {steps} must be between 1 and 100"):
         check_steps(steps)
 
 
@@ -70,6 +70,8 @@ def test_a_file_that_cannot_be_written(tmp_path) -> None:
     old.write_text("old")
     check_writable(old)
     assert old.read_text() == "old"
+    check_writable(tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
 
 
 async def test_the_trace_comes_in_pieces() -> None:
@@ -127,7 +129,7 @@ def test_the_table() -> None:
 
 def test_the_command_refuses_before_it_asks(octavo) -> None:
     done = octavo("profile", "gpuworker0", "--steps", "0")
-    assert (done.returncode, done.stderr) == (USAGE, "octavo: --steps: 0 must be between 1 and 1000\n")
+    assert (done.returncode, done.stderr) == (USAGE, "octavo: --steps: 0 must be between 1 and 100\n")
     done = octavo("profile", "gpuworker0", "--out", "/nowhere/trace.json")
     assert done.returncode == USAGE and "--out: /nowhere/trace.json cannot be written" in done.stderr
     done = octavo("profile", "gpuworker0", "--out", str(octavo.run_dir / "t.json"))

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-if "cluster" not in sys.modules:  # a sibling module under importmode=importlib
-    spec = importlib.util.spec_from_file_location("cluster", Path(__file__).with_name("cluster.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["cluster"] = module
-    spec.loader.exec_module(module)
+for name in ("cluster", "storm"):  # sibling modules under importmode=importlib
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
 
-from cluster import Cluster
+from cluster import Cluster  # noqa: E402
 
 
 @pytest.fixture

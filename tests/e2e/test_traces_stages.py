@@ -35,7 +35,8 @@ class Staged:
         self.metrics = {name: f"127.0.0.1:{free_port()}" for name in ("scheduler", "kvstore", "gpuworker")}
         self.cluster = Cluster(
             folder,
-            settings={"engine.kv_num_blocks": 40, "scheduler.max_num_seqs": 2, "scheduler.max_waiting_requests": 2},
+            settings={"engine.kv_num_blocks": 40, "scheduler.max_num_seqs": 2, "scheduler.max_waiting_requests": 2}
+            | {"scheduler.max_num_batched_tokens": 32, "scheduler.max_num_batched_tokens_alone": 32},
             per_service={
                 "gateway": {"gateway.scheduler": f"127.0.0.1:{stream}"},
                 "gpuworker": {
@@ -143,6 +144,8 @@ async def test_a_long_prompt_shows_as_prefill_and_long_answers_as_decode(staged:
     long_id = await staged.ask(list(range(1000, 1450)), 2)
     ttft = await staged.ttft(long_id)
     assert ttft.largest() == "prefill"
+    chunks = (await spans_of(staged, long_id, "prefill"))["prefill"]
+    assert len(chunks.events) == chunks.attributes["octavo.prefill.chunks"] == -(-450 // 32)
     rows = await staged.findings(long_id, ttft_ms=10.0, itl_ms=1e5)
     assert rows[0].symptom == "prefill" and rows[0].bound in ("compute", "memory", "host")
     decode_id = await staged.ask("Tell", 40)
@@ -152,18 +155,18 @@ async def test_a_long_prompt_shows_as_prefill_and_long_answers_as_decode(staged:
 
 
 async def test_a_slow_kvstore_shows_as_kv_load(staged: Staged) -> None:
-    prompt = list(range(2000, 2000 + 20 * 16))
+    prompt = list(range(2000, 2000 + 10 * 16))
     await staged.ask([*prompt, 7], 2)
     for other in (3000, 4000, 5000):  # the pool holds 39 blocks: these push the first out, to the kvstore
         await staged.ask(list(range(other, other + 30 * 16)), 2)
     await staged.cluster.settle()
-    staged.store.delay_s = ONE_WAY_S / 2  # a load is a Pin, a Get and an Unpin
+    staged.store.delay_s = ONE_WAY_S  # a Pin and a Get: 400 ms
     try:
         trace_id = await staged.ask([*prompt, 8], 2)
     finally:
         staged.store.delay_s = 0.0
     span, ttft = await staged.request_span(trace_id), await staged.ttft(trace_id)
-    assert ttft.largest() == "kv_load" and ttft.parts["kv_load"] >= STALL_MS
+    assert ttft.largest() == "kv_load" and ttft.parts["kv_load"] >= 2 * STALL_MS
     tiers = {key: value for key, value in span.attributes.items() if key.startswith("octavo.cached.")}
     assert 16 <= sum(tiers.values()) == span.attributes["gen_ai.usage.cached_tokens"] <= len(prompt)
     assert any(
@@ -220,8 +223,9 @@ async def test_a_cancel_shows_the_stage_it_came_in(staged: Staged) -> None:
     decoding = await spans_of(staged, await leave(staged, "Leave me", "decode"), "cancel", "queue", "prefill", "decode")
     assert decoding["decode"].attributes["octavo.finish.reason"] == "cancel"
     prompt = list(range(6000, 6500))
-    prefilling = await spans_of(staged, await leave(staged, prompt, "prefill"), "cancel", "queue")
-    assert "decode" not in prefilling and prefilling["queue"].attributes["octavo.outcome"] == "admitted"
+    prefilling = await spans_of(staged, await leave(staged, prompt, "prefill"), "cancel", "queue", "prefill")
+    assert prefilling["prefill"].attributes["octavo.finish.reason"] == "cancel" and "decode" not in prefilling
+    assert prefilling["queue"].attributes["octavo.outcome"] == "admitted"
     busy = [asyncio.create_task(staged.ask(f"Number {number} says", 60)) for number in range(2)]
     while (await staged.cluster.status()).requests_running < 2:
         await asyncio.sleep(0.02)

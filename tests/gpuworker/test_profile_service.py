@@ -91,7 +91,7 @@ async def test_the_trace_shows_what_the_table_chose(tmp_path) -> None:
 @pytest.mark.parametrize("steps", [0, MAX_STEPS + 1])
 async def test_steps_out_of_range(steps) -> None:
     server, address = await serve(ProfileServicer())
-    assert await refusal(address, steps=steps) == ("INVALID_ARGUMENT", f"steps: {steps} must be between 1 and 1000")
+    assert await refusal(address, steps=steps) == ("INVALID_ARGUMENT", f"steps: {steps} must be between 1 and 100")
     await server.stop(None)
 
 

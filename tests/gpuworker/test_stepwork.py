@@ -59,6 +59,13 @@ def test_the_log_tells_the_work_within_a_time() -> None:
     assert log.between(11, 19) == Work()
 
 
+def test_what_steps_achieve_raises_a_peak_that_was_measured_too_low() -> None:
+    peaks = Peaks(100, 100)
+    assert peaks.raised_by(Work(1.0, 90, 90)) is peaks
+    assert peaks.raised_by(Work(1.0, 250, 90)) == Peaks(250, 100)
+    assert peaks.raised_by(Work(0.001, 250, 90)) is peaks, "too short to tell"
+
+
 def test_metrics_hold_steps_against_the_measured_peaks() -> None:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry, 9, dict, {}, MODEL)

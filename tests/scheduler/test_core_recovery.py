@@ -190,7 +190,7 @@ def play(max_merge: int, seed: int) -> tuple[list[list[int]], list[tuple[str, in
     done(simulation, *clients)
     worker = next(iter(simulation.core.cell.fleet.workers.values()))
     reports = int(counters(simulation)["reports"])
-    return [client.got[0] for client in clients], sorted((k.hex(), 1) for k in worker.index._block_of), reports
+    return [client.got[0] for client in clients], sorted((k.hex(), 1) for k in worker.index.block_of), reports
 
 
 @pytest.mark.parametrize("seed", range(5))

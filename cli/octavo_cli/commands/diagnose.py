@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,8 @@ from octavo_cli.diagnosis import Finding, Targets, diagnose, facts_of, facts_of_
 from octavo_cli.locate import run_dir_of
 from octavo_cli.spans import read_spans
 
+WIDTH = 132
+"""Columns where no terminal shows them."""
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -64,7 +67,7 @@ def _read_json(path: Path) -> object:
 
 
 def _print(findings: list[Finding], requests: int) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     table = Table("phase", "bound by", "of target", "evidence", title=f"{requests} requests", title_justify="left")
     for item in findings:
         style = "bold red" if item.over else ""

@@ -18,7 +18,7 @@ from octavo_cli.state import running_state
 
 def profile(
     worker: Annotated[str, typer.Argument(help="Name of the worker, as `octavo status` lists it, or its address.")],
-    steps: Annotated[int, typer.Option("--steps", help="Steps to record, 1 to 1000.")] = 20,
+    steps: Annotated[int, typer.Option("--steps", help="Steps to record, 1 to 100.")] = 20,
     out: Annotated[Path, typer.Option("--out", help="Trace file, for chrome://tracing or ui.perfetto.dev.")] = Path(
         "trace.json"
     ),

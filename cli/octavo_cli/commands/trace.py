@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from octavo.errors import OctavoError
 from octavo.manifest import ManifestError
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.locate import run_dir_of
@@ -22,6 +23,8 @@ from octavo_cli.trace_page import page
 from octavo_cli.waterfall import draw
 
 FOLLOW_POLL_S = 0.5
+TABLE_WIDTH = 150
+"""Columns of a table that no terminal shows."""
 
 
 def trace(
@@ -82,10 +85,10 @@ def _table(spans: list[Span], count: int, tenant: str, export: str, as_json: boo
     if as_json:
         typer.echo(json.dumps([asdict(span) for span in listed]))
         return
-    table = Table(*COLUMNS)
+    table = Table(*(Column(name, no_wrap=True) for name in COLUMNS))
     for span in listed:
         table.add_row(*row(span))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
 
 
 def _follow(folder: Path, tenant: str, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections import Counter
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,10 +75,15 @@ class TorchProfiler:
         with self._lock:
             wanted, self._wanted = self._wanted, None
         if wanted is not None and wanted.set_running_or_notify_cancel():
-            try:
-                wanted.set_result(StepProfile(self._steps, self._rows(recorded), _trace(recorded)))
-            except (OSError, RuntimeError) as error:
-                wanted.set_exception(error)
+            # writing the trace takes longer than a step, and steps must go on
+            work = partial(self._answer, wanted, recorded, self._steps, dict(self._bytes))
+            threading.Thread(target=work, name="profile", daemon=True).start()
+
+    def _answer(self, wanted: Future[StepProfile], recorded: profile, steps: int, sizes: dict[str, int]) -> None:
+        try:
+            wanted.set_result(StepProfile(steps, self._rows(recorded, sizes), _trace(recorded)))
+        except Exception as error:  # noqa: BLE001 - whoever waits is told whatever went wrong
+            wanted.set_exception(error)
 
     def _observed(self, called: CallCounter, arguments: tuple[Any, ...]) -> Any:
         with record_function(PREFIX + called.label):
@@ -85,7 +91,7 @@ class TorchProfiler:
         self._bytes[called.label] += traffic_bytes(called.operation, arguments, result)
         return result
 
-    def _rows(self, recorded: profile) -> tuple[ProfileRow, ...]:
+    def _rows(self, recorded: profile, sizes: dict[str, int]) -> tuple[ProfileRow, ...]:
         on_gpu = self._device.type == "cuda"
         rows = []
         for event in recorded.key_averages():
@@ -93,7 +99,7 @@ class TorchProfiler:
                 name = event.key.removeprefix(PREFIX)
                 time_us = event.device_time_total if on_gpu else event.cpu_time_total
                 if str(event.device_type).endswith("CPU"):  # a GPU trace repeats the range on the device's line
-                    rows.append(ProfileRow("operation", name, event.count, float(time_us), self._bytes[name]))
+                    rows.append(ProfileRow("operation", name, event.count, float(time_us), sizes.get(name, 0)))
                 continue
             is_kernel = str(event.device_type).endswith("CUDA") if on_gpu else event.self_cpu_time_total > 0
             if is_kernel:

@@ -33,14 +33,14 @@ from octavo_gpuworker.native.packing import Packed
 
 KvDtype = Literal["bf16", "f32", "int8"]
 KV_BYTES: Final[dict[str, int]] = {"bf16": 2, "f32": 4, "int8": 1}
-KNOWN_FIELDS: Final = frozenset(
+TAKEN: Final = frozenset(
     (
         "architecture", "layers", "d_model", "q_heads", "kv_heads", "head_dim", "ffn", "vocab_size", "max_position", "norm_eps",
         "rope_theta", "rope_scaling", "tied_embeddings", "qkv_bias", "o_bias", "qk_norm", "sliding_window", "full_layers",
-        "activation", "eos_token_ids", "bos_token_id", "query_scale", "embedding_scale",
+        "activation", "eos_token_ids", "bos_token_id", "query_scale", "embedding_scale", "norm_offset",
     )
 )  # fmt: skip
-"""What of ModelConfig the kernels honour; any other field must stand at its default."""
+"""What of ModelConfig the kernels honour; any other field must stand at its default, so a new one is refused until it is taken."""
 
 
 class StepError(ValueError):
@@ -50,11 +50,10 @@ class StepError(ValueError):
 def refusal(config: ModelConfig, weights: str, *, kv_dtype: str) -> str:
     """Why the native kernels do not take this model, or an empty string."""
     for field in dataclasses.fields(config):
-        if field.name in KNOWN_FIELDS or getattr(config, field.name) == field.default:
-            continue
-        return f"{field.name} is {getattr(config, field.name)!r}, which the native kernels do not have"
-    if config.rope_scaling is not None and config.rope_scaling.amplitude != 1.0:
-        return f"rope_scaling has amplitude {config.rope_scaling.amplitude}, which the native kernels do not have"
+        if field.name not in TAKEN and getattr(config, field.name) != field.default:
+            return f"{field.name} is {getattr(config, field.name)}, which the native kernels do not have"
+    if config.rope_scaling is not None and config.rope_scaling.kind == "yarn":
+        return "rope_scaling is yarn, which the native kernels do not have"
     if kv_dtype not in KV_BYTES:
         return f"kv_dtype is {kv_dtype}; the native kernels take {', '.join(KV_BYTES)}"
     if weights not in abi.FORMATS:

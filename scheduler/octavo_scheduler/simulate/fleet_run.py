@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,8 @@ def run_fleet(plan: Plan, rows: Sequence[Row]) -> list[CellResult]:
             cell_of.append(spread_key(row) % len(sizes))
         shares[cell_of[-1]].append((number, row))
     sample_us = max(10_000, last_us // SAMPLES)
-    return [
-        CellRun(plan.policy, plan.hardware, workers, share, sample_us).run()
-        for workers, share in zip(sizes, shares, strict=True)
-    ]
+    results: list[CellResult] = []
+    for workers, share in zip(sizes, shares, strict=True):
+        results.append(CellRun(plan.policy, plan.hardware, workers, share, sample_us).run())
+        gc.collect()  # a core refers to itself; with its pools it is too large to wait for the collector
+    return results

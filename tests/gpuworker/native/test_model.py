@@ -162,7 +162,7 @@ def test_what_is_not_taken_says_why() -> None:
     import dataclasses
 
     capped = dataclasses.replace(TINY, attention_soft_cap=30.0)
-    assert "attention soft cap" in refusal(capped, "bf16", kv_dtype="bf16")
+    assert "attention_soft_cap is 30.0" in refusal(capped, "bf16", kv_dtype="bf16")
     assert "head_dim is 10" in refusal(CONFIGS["odd sizes"], "int8", kv_dtype="bf16")
     assert "kv_dtype is fp8" in refusal(TINY, "bf16", kv_dtype="fp8")
     assert "weights is fp4" in refusal(TINY, "fp4", kv_dtype="bf16")
