@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import SOURCES
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
+HEREDOC = re.compile(r"^python3? - <<'(\w+)'\n(.*?)^\1$", re.S | re.M)
 SHELLS = ("", "sh", "bash", "console", "shell")
 COMMAND = re.compile(
     r"^(\$ )?((\.venv/bin/)?octavo|curl|make|docker|pytest|python3?|npm|pip|git|kubectl|sudo|apt-get)\b "
@@ -38,10 +40,11 @@ ELSEWHERE = {
     "make soak": "the long forms",
     "make bench": "octavo bench serve is run here",
     "make demo": "octavo demo, run by tests/cli and below",
-    "octavo bench matrix": "a quarter of an hour",
     "docker compose": "no daemon here; tests/architecture checks the file against the compose specification",
 }
 """Beginnings of commands that are not run here -> who runs them, or why nobody can."""
+LONG = ("octavo check", "octavo bench matrix", "octavo bench serve --concurrency", "octavo bench serve --url")
+"""Beginnings of commands that take long however few requests they make; so does a search over rates (`--sweep`)."""
 SHORTER = {
     "--duration": "2", "--requests": "4", "--max-tokens": "8", "--rate": "4", "--output-tokens": "8", "--warmup": "1",
     "--repeat": "1", "--runs": "1", "--concurrency": "2", "--workers": "4", "--input-mean": "64",
@@ -73,7 +76,9 @@ def examples(page: Path) -> Iterator[Example]:
         if language == "python":
             yield Example(page, body, language)
         elif language in SHELLS:
-            for line in body.replace("\\\n", " ").splitlines():
+            for program in HEREDOC.findall(body):
+                yield Example(page, program[1], "python")
+            for line in HEREDOC.sub("", body).replace("\\\n", " ").splitlines():
                 line = re.sub(r"(?<=\S)\s{2,}#.*| # .*", "", line).strip()
                 if COMMAND.match(line):
                     yield Example(page, line.removeprefix("$ ").removeprefix(".venv/bin/"))
@@ -128,8 +133,8 @@ class Reader:
             for name in words[-2:]:
                 shutil.copy(self.folder / "serve.json", self.folder / name)
         return subprocess.run(
-            words, env=self.environ, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S,
-            stdin=subprocess.DEVNULL,
+            words, env=self.environ, cwd=self.folder, capture_output=True, text=True,
+            timeout=3000 if is_long(example) else PATIENCE_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
 
@@ -154,11 +159,21 @@ def runnable() -> list[Example]:
     """Each command once, README's in its order first; starting and stopping are the fixture's and the last test's."""
     once = {example.text: example for example in reversed(ALL)}
     order = list(dict.fromkeys(example.text for example in ALL))
-    here = [text for text in order if not text.startswith(("octavo up", "octavo down", *ELSEWHERE))]
-    return [once[text] for text in here if not text.endswith("--sweep")]  # a search over rates, for people with time
+    return [once[text] for text in order if not text.startswith(("octavo up", "octavo down", *ELSEWHERE))]
 
 
-@pytest.mark.parametrize("example", runnable(), ids=str)
+def is_long(example: Example) -> bool:
+    """Whether only `make soak` runs it."""
+    return (example.text.startswith(LONG) and "--only" not in example.text) or example.text.endswith("--sweep")
+
+
+def parameter(example: Example) -> Any:
+    """The example as a test's parameter, by its own name."""
+    marks = [pytest.mark.soak, pytest.mark.timeout(3600)] if is_long(example) else []
+    return pytest.param(example, id=str(example), marks=marks)
+
+
+@pytest.mark.parametrize("example", [parameter(example) for example in runnable()])
 def test_it_works_as_written(reader: Reader, example: Example) -> None:
     if example.text.startswith("curl") and shutil.which("curl") is None:
         if os.environ.get("CI") == "true":
