@@ -40,9 +40,9 @@ PAGES = sorted(
 )
 MADE_AT_RUN_TIME = re.compile(
     r"(\.octavo/run|state\.json|up\.lock|logs/.*|[\w-]+\.log|\.log\.old|traces-.*\.jsonl)$|/dev/shm"
-    r"|^\w+/[\w-]+/sm_\d+$"
+    r"|^\w+/[\w-]+/sm_\d+$|^(prefill|decode|run|peer|over|step|services|cpu|step_cpu|message_cpu)/"
 )
-"""What a cluster writes or a compiler makes; it is not in the repository."""
+"""What a cluster writes or a compiler makes, and names of figures; it is not in the repository."""
 NOT_OURS = {"tokenizer.json", "octavo.yaml"}
 """Names of files that a user or a model brings."""
 

@@ -11,7 +11,9 @@ from octavo_cli.bench.compare import Comparison
 
 def print_figures(figures: Figures, console: Console) -> None:
     """Every figure of a run, drawn from the form."""
-    table = Table("name", "value", "unit", "n", "quartiles", title=figures.benchmark, title_justify="left")
+    table = Table(title=figures.benchmark, title_justify="left")
+    for column in ("name", "value", "unit", "n", "quartiles"):
+        table.add_column(column, overflow="fold")  # a name cut short names nothing
     for item in figures.results:
         quartiles = f"{item.spread[0]:.4g} - {item.spread[1]:.4g}" if item.spread else ""
         table.add_row(item.name, f"{item.value:.4g}", item.unit, str(item.n), quartiles)

@@ -28,8 +28,8 @@ class Tolerance:
 
 
 TOLERANCES: Mapping[str, Tolerance] = {
-    # measured on the shipped reference: float32 itself 1e-5; one zeroed row of one matrix 0.01 on average
-    "float32": Tolerance(0.002, 0.02, 0.02),
+    # measured on the shipped reference: float32 itself 1e-5; a zeroed row of a matrix 0.0016 to 0.03 on average (24 rows)
+    "float32": Tolerance(0.0005, 0.01, 0.01),
     # bfloat16 against float32: 0.017 on average, 0.08 at worst, so a fault must move logprobs by more than that
     "bfloat16": Tolerance(0.03, 0.4, 0.25),
 }

@@ -54,8 +54,7 @@ def show(figures: Figures, notes: list[str], json_path: str) -> None:
         quartiles = f"{item.spread[0]:.4g} - {item.spread[1]:.4g}" if item.spread else ""
         floor = f"{100 / item.floor_ratio:.0f}%" if item.floor_ratio else ""
         table.add_row(item.name, f"{item.value:.4g}", item.unit, floor, str(item.n), quartiles)
-    console = Console()
-    console.print(table, width=max(console.width, TABLE_WIDTH), crop=False)
+    Console(width=max(Console().width, TABLE_WIDTH)).print(table)
     for note in notes:
         typer.echo(f"note: {note}")
     for key, value in figures.config.items():

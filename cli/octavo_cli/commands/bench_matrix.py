@@ -32,7 +32,7 @@ def matrix(
         list[str] | None,
         typer.Option(
             "--format",
-            help="NAME=FLAGS, several times: a fresh cluster with these settings each, such as 'fp32=--engine.dtype float32'.",
+            help="NAME=FLAGS, several times: a fresh cluster with these settings each, such as 'int8=--engine.weights int8'.",
         ),
     ] = None,
     clients: Annotated[int, typer.Option("--clients", min=1, help="At once, in each cell.")] = 4,
