@@ -49,6 +49,21 @@ def guarded(library: Library, checkpoints, packed) -> Callable[..., tuple[Native
     return make
 
 
+def test_the_units_of_a_phase_are_counted_before_they_are_handed_out(guarded) -> None:
+    """1,100 sequences of 2 KV heads and 500 spans each would not fit the counter that threads claim from."""
+    model, memory = guarded("bf16", "bf16")
+    arrays = model.arrays()
+    context, count = 512 * 500, 1100
+    arrays.reserve(tokens=count, sequences=count, rows=1, columns=context // 8)
+    arrays.query_start[: count + 1] = np.arange(count + 1)
+    arrays.context_len[:count] = context
+    before = memory.copy()
+    with pytest.raises(StepError, match="1100000 units in one phase, at most 1048575"):
+        model.step(arrays, tokens=count, sequences=count, rows=0)
+    assert np.array_equal(memory, before)
+    model.close()
+
+
 @settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
