@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,8 @@ def test_a_user_without_a_home_takes_the_torch_path(monkeypatch: pytest.MonkeyPa
 
 def test_threads_that_the_system_refuses_are_an_error(library: Library) -> None:
     """In a process of its own: its address space is bounded, so that stacks of threads run out."""
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("the sanitizer itself needs an address space without bounds")
     code = (
         "import ctypes, resource, sys\n"
         "library = ctypes.CDLL(sys.argv[1]); library.octavo_peak_macs_per_s.restype = ctypes.c_double\n"

@@ -66,7 +66,7 @@ struct OctavoBatch {
     const uint32_t *grammar;       // [masks, (vocab + 31) / 32]
     int32_t grammar_masks, top_stride;
     // Results:
-    int32_t *out_tokens;       // [R]; -1: the row's logits were not finite, or nothing was allowed
+    int32_t *out_tokens;       // [R]; -1: the row's logits were not finite (or NaN or infinite once edited), or nothing was allowed
     float *out_logprobs;       // [R]
     int32_t *out_top_ids;      // [R, top_stride]
     float *out_top_logprobs;   // [R, top_stride]
