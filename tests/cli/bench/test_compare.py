@@ -93,7 +93,7 @@ def test_samples_survive_the_form() -> None:
     made = figures([1.0, None])
     assert from_json(to_json(made)).samples == {"ttft": [1.0, None]}
     assert "samples" not in to_json(Figures("x", ()))
-    with pytest.raises(ValueError, match=r"samples.ttft: must be a list of numbers and nulls"):
+    with pytest.raises(ValueError, match=r"samples.ttft: must be a list of finite numbers and nulls"):
         from_json({**to_json(made), "samples": {"ttft": ["fast"]}})
 
 
