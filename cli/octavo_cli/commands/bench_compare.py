@@ -8,25 +8,26 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.figures import read_figures
+from octavo.figures import Figures, read_figures
 from rich.console import Console
 
 from octavo_cli.bench.arrivals import OpenLoop
 from octavo_cli.bench.compare import compare as compare_figures
 from octavo_cli.bench.report import print_comparison
 from octavo_cli.bench.trace_writer import TraceShape, statistics_of, write_trace
+from octavo_cli.bench.work import BadPlan
 from octavo_cli.commands.bench import tell
 from octavo_cli.outputs import check_output
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A.json", help="Figures to compare with.", exists=True, dir_okay=False)],
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="Figures to compare.", exists=True, dir_okay=False)],
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="Figures to compare with.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Figures to compare.")],
     json_path: Annotated[str, typer.Option("--json", help="Write the comparison to this file; -: stdout.")] = "",
 ) -> None:
     """Ratios B / A, paired by request, with 95% intervals; refuses unlike workloads and lists what else differs."""
     check_output("json", json_path)
-    found = compare_figures(read_figures(a), read_figures(b))
+    found = compare_figures(_read(a), _read(b))
     form = {**asdict(found), "warning": found.warning}
     if json_path == "-":
         typer.echo(json.dumps(form))
@@ -34,6 +35,12 @@ def compare(
     if json_path:
         Path(json_path).write_text(json.dumps(form, indent=1) + "\n", encoding="utf-8")
     print_comparison(found, Console(width=max(120, Console().width)))
+
+
+def _read(path: Path) -> Figures:
+    if not path.is_file():
+        raise BadPlan(f"{path}: no such file; `octavo bench serve --json {path}` writes one", field="path")
+    return read_figures(path)
 
 
 def trace(

@@ -99,4 +99,4 @@ def test_samples_survive_the_form() -> None:
 
 def test_a_file_that_is_not_there_is_an_unusable_argument(octavo: Any) -> None:
     done = octavo("bench", "compare", "no-such-run.json", "b.json")
-    assert done.returncode == 2 and "file 'no-such-run.json' does not exist" in done.stderr
+    assert done.returncode == 2 and "no-such-run.json: no such file; `octavo bench serve --json" in done.stderr
