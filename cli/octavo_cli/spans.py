@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,16 +54,20 @@ class Span:
         return next((str(self.attributes[key]) for key in _REQUEST_ID_KEYS if key in self.attributes), "")
 
 
-def read_spans(run_dir: Path) -> list[Span]:
-    """Every span in the run folder. A line that is still being written is left out."""
+def read_spans(run_dir: Path, say: Callable[[str], None] = lambda line: None) -> list[Span]:
+    """Every span in the run folder. A damaged line is left out and told; one still being written is only left out."""
     spans: list[Span] = []
     for path in sorted(run_dir.glob("traces-*.jsonl")):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                content = json.loads(line)
-            except ValueError:
-                continue
-            spans += _spans_of(content)
+        *lines, unfinished = path.read_bytes().split(b"\n")
+        damaged = []
+        for number, line in enumerate(lines, 1):
+            found = _spans_in(line)
+            spans += found or ()
+            if found is None:
+                damaged.append(number)
+        spans += _spans_in(unfinished) or ()
+        if damaged:
+            say(f"{path}: left out {len(damaged)} damaged lines, the first is line {damaged[0]}")
     return spans
 
 
@@ -83,11 +87,13 @@ class TraceTail:
         spans: list[Span] = []
         for path in sorted(self._run_dir.glob("traces-*.jsonl")):
             with path.open("rb") as file:
+                if path.stat().st_size < self._offsets.get(path, 0):
+                    self._offsets[path] = 0  # another cluster began the file anew
                 file.seek(self._offsets.get(path, 0))
                 whole, _newline, _rest = file.read().rpartition(b"\n")
             self._offsets[path] = self._offsets.get(path, 0) + len(whole) + bool(whole)
-            for line in whole.splitlines():
-                spans += _spans_of(json.loads(line))
+            for line in whole.split(b"\n"):
+                spans += _spans_in(line) or ()
         return spans
 
 
@@ -114,6 +120,16 @@ def find_trace(spans: Iterable[Span], wanted: str = "") -> list[Span]:
     return [span for span in listed if span.trace_id == trace_id]
 
 
+def _spans_in(line: bytes) -> list[Span] | None:
+    """The spans of one line; none in an empty one, None when it is damaged."""
+    if not line.strip():
+        return []
+    try:
+        return list(_spans_of(json.loads(line)))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # whatever does not have OTLP's form
+        return None
+
+
 def _spans_of(content: dict[str, Any]) -> Iterator[Span]:
     for resource in content.get("resourceSpans", []):
         named = _attributes(resource.get("resource", {}).get("attributes", []))
@@ -137,7 +153,7 @@ def _span(item: dict[str, Any], service: str) -> Span:
         name=item.get("name", ""),
         service=service,
         start_ns=int(item.get("startTimeUnixNano", 0)),
-        end_ns=int(item.get("endTimeUnixNano", 0)),
+        end_ns=max(int(item.get("startTimeUnixNano", 0)), int(item.get("endTimeUnixNano", 0))),  # 0: unfinished
         attributes=_attributes(item.get("attributes", [])),
         events=events,
         links=tuple((link.get("traceId", ""), link.get("spanId", "")) for link in item.get("links", [])),

@@ -41,9 +41,13 @@ class Ttft:
 
 
 def ttft_of(request: Span) -> Ttft | None:
-    """The decomposition that a request span carries; None without a first token, or for a client that attached."""
+    """The decomposition that a request span carries; None without a first token, for a client that attached, or with a part that is no
+    number."""
     total_s = request.attributes.get(TTFT_KEY)
     if not isinstance(total_s, int | float) or f"{PREFIX}transport_us" not in request.attributes:
         return None
-    parts = {name: float(request.attributes.get(f"{PREFIX}{name}_us", 0)) / 1e3 for name in PARTS}
+    told = [request.attributes.get(f"{PREFIX}{name}_us", 0) for name in PARTS]
+    if not all(isinstance(value, int | float) for value in told):
+        return None
+    parts = {name: value / 1e3 for name, value in zip(PARTS, told, strict=True)}
     return Ttft(float(total_s) * 1e3, parts)

@@ -24,23 +24,39 @@ _HEADLINE_OR_TWICE = {
 }
 """What the headline says already, and older names of the same figure; `--json` has everything."""
 _PREFIXES = ("octavo.", "gen_ai.")
+MAX_DEPTH = 24
+"""Deeper spans are drawn at this depth: the bars need the rest of the line."""
 
 
 def ordered(spans: Sequence[Span]) -> list[tuple[int, Span]]:
-    """(depth, span) in drawing order: parents first, siblings by start. A span whose parent is not here is a root."""
+    """(depth, span) in drawing order: parents first, siblings by start, every span once.
+
+    A span whose parent is not here is a root, and so is the first of several that are each other's parents.
+    """
     known = {span.span_id for span in spans}
     children: dict[str, list[Span]] = {}
     for span in sorted(spans, key=lambda item: (item.start_ns, item.end_ns)):
         parent = span.parent_id if span.parent_id in known and span.parent_id != span.span_id else ""
         children.setdefault(parent, []).append(span)
     rows: list[tuple[int, Span]] = []
+    drawn: set[str] = set()
 
-    def add(parent: str, depth: int) -> None:
-        for span in children.get(parent, []):
+    def add(roots: Sequence[Span]) -> None:
+        waiting = [(0, span) for span in reversed(roots)]
+        while waiting:
+            depth, span = waiting.pop()
             rows.append((depth, span))
-            add(span.span_id, depth + 1)
+            if span.span_id not in drawn:  # a second span of the same id has no children of its own
+                drawn.add(span.span_id)
+                below = children.get(span.span_id, ())
+                waiting += [
+                    (min(depth + 1, MAX_DEPTH), child) for child in reversed(below) if child.span_id not in drawn
+                ]
 
-    add("", 0)
+    add(children.get("", ()))
+    for span in sorted(spans, key=lambda item: item.start_ns):
+        if span.span_id not in drawn:
+            add([span])
     return rows
 
 

@@ -108,9 +108,9 @@ class OctavoGateway:
     async def start(self, params: RequestParams, edge: EdgeContext) -> Generation:
         received, received_ns = self._clock(), time.time_ns()
         operation = "chat" if params.kind == "chat" else "text_completion"
-        span = RequestSpan(
-            self._tracer, edge.edge, operation, params.model or self._admission.model, edge.traceparent, received_ns
-        )
+        # a name that is not served is a client's own text, of any length: not for a span
+        model = self._admission.model if params.model in ("", self._admission.model) else ""
+        span = RequestSpan(self._tracer, edge.edge, operation, model, edge.traceparent, received_ns)
         try:
             return await self._start(params, edge, span, received)
         except OctavoError as error:

@@ -16,6 +16,8 @@ from octavo_gateway.live import LiveRequest
 from octavo_gateway.requests import Cost
 from octavo_gateway.ttft import OVERLAP_US
 
+UNKNOWN_CLASS = "unknown"
+
 
 class Load(Protocol):
     """The cell's load as the scheduler tells it."""
@@ -113,6 +115,8 @@ class GatewayMetrics:
         if live.admitted is None or live.outcome == "cancelled":
             return
         name = live.admitted.slo_class or self._default_class
+        if name not in self._classes and name != self._default_class:
+            name = UNKNOWN_CLASS  # a client's own word must not become a label
         cause = self.missed_by(live)
         result = "missed" if cause else "met"
         self._of.counter("octavo_gateway_slo_requests").labels(name, result, cause).inc()

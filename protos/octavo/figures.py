@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,18 +125,28 @@ def from_json(content: Any) -> Figures:
     keys = {"benchmark": str, "machine": dict, "config": dict, "commit": str, "results": list}
     _check_keys("figures", content, keys, {"samples": dict})
     for name, values in content.get("samples", {}).items():
-        if not isinstance(values, list) or not all(item is None or isinstance(item, int | float) for item in values):
-            raise BadFigures(f"samples.{name}: must be a list of numbers and nulls", field="samples")
+        if not isinstance(values, list) or not all(item is None or _is_number(item) for item in values):
+            raise BadFigures(f"samples.{name}: must be a list of finite numbers and nulls", field="samples")
     rows = []
     for number, row in enumerate(content["results"]):
         required = {"name": str, "value": (int, float), "unit": str, "n": int}
         optional = {"spread": (list, type(None)), "floor_ratio": (int, float)}
         _check_keys(f"results[{number}]", row, required, optional)
         spread = row.get("spread")
-        if spread is not None and (len(spread) != 2 or not all(isinstance(item, int | float) for item in spread)):
+        if spread is not None and (len(spread) != 2 or not all(_is_number(item) for item in spread)):
             raise BadFigures(f"results[{number}].spread: {spread!r} must be two numbers", field="spread")
+        for key in ("value", "floor_ratio"):
+            if key in row and not _is_number(row[key]):
+                raise BadFigures(f"results[{number}].{key}: must be a finite number", field=key)
         rows.append(Figure(**{**row, "spread": tuple(spread) if spread is not None else None}))
     return Figures(**{**content, "results": tuple(rows)})
+
+
+def _is_number(value: Any) -> bool:
+    """Finite, and no larger than a float can be."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # False for NaN
 
 
 def write_figures(path: Path, figures: Figures) -> None:
@@ -149,10 +160,15 @@ def write_figures(path: Path, figures: Figures) -> None:
 def read_figures(path: Path) -> Figures:
     """Reads a figures file. Raises BadFigures."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadFigures(f"{path}: {error}", field="path") from error
-    return from_json(content)
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise BadFigures(f"{path}: {error.strerror}; give a file that `octavo bench` wrote", field="path") from error
+    except (ValueError, RecursionError) as error:
+        raise BadFigures(f"{path} is not JSON: {error}; give a file that `octavo bench` wrote", field="path") from error
+    try:
+        return from_json(content)
+    except BadFigures as error:
+        raise BadFigures(f"{path}: {error.message}", field=error.field) from error
 
 
 def describe_machine() -> dict[str, Any]:

@@ -135,7 +135,7 @@ class Scheduler:
     registry_bytes: int = 64 * 2**20
     """Bound of the finished requests kept for replay."""
     event_log: str = ""
-    """File for every input of the core and its orders, prompts included, to be replayed by `octavo simulate --replay`; empty: off."""
+    """File for every input of the core and its orders, prompts included, to be replayed by `octavo simulate --replay`; an earlier one gets the ending `.earlier`; empty: off."""
     default_slo_class: str = "default"
     """Class of a request that names none."""
     slo_classes: Mapping[str, Mapping[str, float]] = field(

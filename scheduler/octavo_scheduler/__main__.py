@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from typing import TextIO
 
@@ -20,6 +21,8 @@ from octavo_scheduler.settings import policy_from
 UPKEEP_S = 1.0
 YOUNG_OBJECTS = 50_000
 LOG_BUFFER_BYTES = 1 << 20
+EARLIER = ".earlier"
+"""Ending of the event log that an earlier process left."""
 LAST_WRITES_S = 0.1
 """After the last request has ended, its last events leave within this time."""
 
@@ -48,8 +51,7 @@ async def setup(host: Host) -> None:
             await asyncio.sleep(LAST_WRITES_S)
         finally:
             driver.close_all("the scheduler stops")
-            if event_log is not None:
-                event_log.flush()
+            driver.flush_log()
 
     host.on_drain(drain)
     bound = await host.listen(host.manifest.scheduler.listen)
@@ -63,10 +65,15 @@ async def setup(host: Host) -> None:
 
 
 def open_log(path: str) -> TextIO | None:
-    """The file of `scheduler.event_log`; None when it is off. Raises ManifestError."""
+    """The file of `scheduler.event_log`; None when it is off. Raises ManifestError.
+
+    What the process before this one wrote is kept beside it: after a crash it is what one wants to replay.
+    """
     if not path:
         return None
     try:
+        if os.path.isfile(path) and os.path.getsize(path):
+            os.replace(path, path + EARLIER)
         return open(path, "w", encoding="utf-8", buffering=LOG_BUFFER_BYTES)
     except OSError as error:
         message = (

@@ -37,17 +37,17 @@ class Driver:
         on_stuck: Callable[[str], None] = lambda why: None,
         event_log: TextIO | None = None,
     ) -> None:
+        self._log = log
         self.boot_id = uuid.uuid4().hex
         self.clock_us = clock_us
         started_us = clock_us()
         self.core = Core(policy, started_us)
-        self._event_log = EventLog(event_log, policy, started_us) if event_log is not None else None
+        self._event_log = EventLog(event_log, policy, started_us, self._log_broke) if event_log is not None else None
         self.workers: dict[int, WorkerConnection] = {}
         self.gateways: dict[int, GatewayConnection] = {}
         self.stores: dict[str, StoreConnection] = {}
         self.journal = Journal()
         self._observer = observer
-        self._log = log
         self._on_stuck = on_stuck
         self._connections = 0
         self._wakeup_us = 0
@@ -133,6 +133,14 @@ class Driver:
         for gateway in self.gateways.values():
             gateway.load_due = True
             gateway.wake.set()
+
+    def flush_log(self) -> None:
+        """The event log, if there is one, is with the system."""
+        if self._event_log is not None:
+            self._event_log.flush()
+
+    def _log_broke(self, why: str) -> None:
+        self._log.error("scheduler.event_log ends here and cannot be replayed beyond this: %s", why)
 
     def close_all(self, why: str) -> None:
         """Ends every stream."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any, TextIO
 
@@ -89,14 +89,38 @@ def orders_text(effects: Effects) -> str:
 
 
 class EventLog:
-    """Writes the log of one core to an open text file, which the caller closes."""
+    """Writes the log of one core to an open text file, which the caller closes.
 
-    def __init__(self, out: TextIO, policy: Policy, now_us: int) -> None:
-        self._out = out
+    A file that can no longer be written (a full disk) ends the log, never the core: `on_broken` is told why, once.
+    """
+
+    def __init__(
+        self, out: TextIO, policy: Policy, now_us: int, on_broken: Callable[[str], None] = lambda why: None
+    ) -> None:
+        self._out: TextIO | None = out
+        self._on_broken = on_broken
         self._write(json.dumps({FORMAT: VERSION, "now_us": now_us, "policy": asdict(policy)}))
 
     def _write(self, line: str) -> None:
-        self._out.write(line + "\n")
+        if self._out is None:
+            return
+        try:
+            self._out.write(line + "\n")
+        except OSError as error:
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        self._out = None
+        self._on_broken(str(error))
+
+    def flush(self) -> None:
+        """Everything so far is with the system."""
+        if self._out is None:
+            return
+        try:
+            self._out.flush()
+        except OSError as error:
+            self._end(error)
 
     def before(self, event: Event) -> str:
         """The event as text; take it before the core handles it, for the core keeps parts of what it is given."""
@@ -131,7 +155,7 @@ def read_log(lines: Iterable[str]) -> Iterator[Any]:
     for number, line in enumerate(lines, start=1):
         try:
             content = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadLog(f"line {number}: is not JSON: {error}") from error
         if number == 1:
             if not isinstance(content, dict) or content.get(FORMAT) != VERSION:
@@ -145,13 +169,27 @@ def read_log(lines: Iterable[str]) -> Iterator[Any]:
         raise BadLog("line 1: the log is empty")
 
 
+def _core_of(header: Mapping[str, Any]) -> Core:
+    policy, now_us = header.get("policy"), header.get("now_us")
+    if not isinstance(policy, Mapping) or type(now_us) is not int:
+        raise BadLog(
+            "line 1: policy must be an object and now_us a whole number; give a file that scheduler.event_log wrote"
+        )
+    try:
+        return Core(Policy(**policy), now_us)
+    except TypeError as error:
+        raise BadLog(f"line 1: policy is of another version: {error}") from error
+
+
 def replay(lines: Iterable[str]) -> Replay:
     """Feeds a new core what the log says and compares every order. Raises BadLog."""
     log = read_log(lines)
     header = next(log)
-    core = Core(Policy(**header["policy"]), header["now_us"])
+    core = _core_of(header)
     result = Replay()
     for entry in log:
+        if entry[0] == "event" and (len(entry) != 3 or not isinstance(entry[1], dict)):
+            raise BadLog(f'event {result.events + 1}: must be ["event", event, orders]')
         if entry[0] == "event":
             effects = core.handle(from_plain(entry[1]))
             result.events += 1

@@ -113,7 +113,7 @@ def test_the_slowest_come_first_and_a_tenant_is_a_filter(folder: Path) -> None:
         (("--follow", "--html", "x"), "--follow"),
         (("--tenant", "nobody"), "no request of tenant 'nobody'"),
         (("--slowest", "2", "--tenant", "nobody"), "of tenant 'nobody'"),
-        (("--export", "/no/such/folder/x.json"), "cannot write /no/such/folder/x.json"),
+        (("--export", "/no/such/folder/x.json"), "--export: /no/such/folder/x.json cannot be written"),
     ],
 )
 def test_what_cannot_be_is_said_with_the_flag(folder: Path, words: tuple[str, ...], said: str) -> None:

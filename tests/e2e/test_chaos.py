@@ -152,7 +152,7 @@ async def survive(cluster: Cluster, seconds: float, pause_s: float) -> None:
     assert storm.ends["finished"] > seconds / 4
     assert storm.ends["refused"] <= 16 * killed.count("scheduler") + 16
     assert set(victims) <= set(killed)
-    assert status.counters["protocol_errors"] == 0
+    assert status.counters["protocol_errors"] == 0, cluster.log_text("scheduler")[-4000:]
     assert kvstore_bytes < 2 * DRAM_BYTES + 64 * 2**20 + 200 * 2**20
 
 
@@ -179,4 +179,4 @@ async def test_a_small_pool_preempts_offloads_loads_and_stays_right(make_cluster
     assert storm.most_preemptions <= 4
     assert counters["offloaded_blocks"] > 0
     assert counters["loaded_blocks"] > 0
-    assert counters["protocol_errors"] == 0
+    assert counters["protocol_errors"] == 0, cluster.log_text("scheduler")[-4000:]

@@ -28,6 +28,7 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 HEREDOC = re.compile(r"^python3? - <<'(\w+)'\n(.*?)^\1$", re.S | re.M)
 SHELLS = ("", "sh", "bash", "console", "shell")
+VARIABLES = re.compile(r"^([A-Z_]+=(\"[^\"]*\"|\S+) )+")
 COMMAND = re.compile(
     r"^(\$ )?((\.venv/bin/)?octavo|curl|make|docker|pytest|python3?|npm|pip|git|kubectl|sudo|apt-get)\b "
 )
@@ -43,6 +44,8 @@ ELSEWHERE = {
     "docker compose": "no daemon here; tests/architecture checks the file against the compose specification",
 }
 """Beginnings of commands that are not run here -> who runs them, or why nobody can."""
+SANITIZED = "asan"
+"""The native library built again under the sanitizers, and its tests."""
 LONG = ("octavo check", "octavo bench matrix", "octavo bench serve --concurrency", "octavo bench serve --url")
 """Beginnings of commands that take long however few requests they make; so does a search over rates (`--sweep`)."""
 SHORTER = {
@@ -80,7 +83,7 @@ def examples(page: Path) -> Iterator[Example]:
                 yield Example(page, program[1], "python")
             for line in HEREDOC.sub("", body).replace("\\\n", " ").splitlines():
                 line = re.sub(r"(?<=\S)\s{2,}#.*| # .*", "", line).strip()
-                if COMMAND.match(line):
+                if COMMAND.match(VARIABLES.sub("", line)):
                     yield Example(page, line.removeprefix("$ ").removeprefix(".venv/bin/"))
 
 
@@ -113,6 +116,8 @@ class Reader:
         return text.replace("http://localhost:8000", self.urls.get("http", "http://localhost:8000"))
 
     def words(self, text: str) -> list[str]:
+        if VARIABLES.match(text):  # what stands before a command is the shell's to read
+            return ["bash", "-c", self.here(text)]
         words = shlex.split(self.here(text))
         for at, word in enumerate(words[:-1]):
             words[at + 1] = SHORTER.get(word, words[at + 1])
@@ -164,6 +169,8 @@ def runnable() -> list[Example]:
 
 def is_long(example: Example) -> bool:
     """Whether only `make soak` runs it."""
+    if SANITIZED in example.text:
+        return True
     return (example.text.startswith(LONG) and "--only" not in example.text) or example.text.endswith("--sweep")
 
 

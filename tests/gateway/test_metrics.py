@@ -97,3 +97,15 @@ def test_every_instrument_of_the_table_is_registered(metrics: Any) -> None:
     _counted, registry = metrics
     names = {family.name for family in registry.collect()}
     assert {item.name for item in TABLE} <= names
+
+
+def test_a_class_that_no_setting_names_is_no_label_of_its_own(metrics: Any) -> None:
+    counted, registry = metrics
+    for number in range(50):
+        refused = SimpleNamespace(prompt_ids=[1], slo_class=f"invented{number}")
+        counted.ended(ended(finished=False, outcome="rejected-invalid", admitted=refused))
+    text = prometheus_client.generate_latest(registry).decode()
+    judged = [line for line in text.splitlines() if line.startswith("octavo_gateway_slo_requests_total{")]
+    assert judged == [
+        'octavo_gateway_slo_requests_total{cause="rejected-invalid",result="missed",slo_class="unknown"} 50.0'
+    ]

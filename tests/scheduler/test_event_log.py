@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from octavo_scheduler.event_log import BadLog, from_plain, replay, to_plain
+from octavo_scheduler.__main__ import open_log
+from octavo_scheduler.event_log import BadLog, EventLog, from_plain, replay, to_plain
 from octavo_scheduler.events import ChoiceStart, Finish, Reported, StoreChanged, Submitted, WorkerJoined
 from octavo_scheduler.orders import Admit, SiblingAdmit
 from octavo_scheduler.policy import Policy
@@ -113,3 +114,47 @@ def test_the_setting_names_a_file_that_can_be_written(tmp_path: Path) -> None:
     out = open_log(str(tmp_path / "log"))
     assert out is not None
     out.close()
+
+
+class FullDisk(io.StringIO):
+    """Takes the header and one line."""
+
+    def write(self, text: str) -> int:
+        if self.getvalue().count("\n") >= 2:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+def test_a_full_disk_ends_the_log_and_not_the_core() -> None:
+    told: list[str] = []
+    log = EventLog(FullDisk(), Policy(), 0, told.append)
+    for _ in range(5):
+        log.drained()
+        log.flush()
+    assert told == ["[Errno 28] No space left on device"]  # once
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['{"octavo_event_log": 1, "now_us": 0, "policy": {"x": 1}}'], "line 1: policy is of another version"),
+        (['{"octavo_event_log": 1, "now_us": "0", "policy": {}}'], "line 1: policy must be an object and now_us"),
+        (
+            ['{"octavo_event_log": 1, "now_us": 0, "policy": {}}', '["event"]'],
+            'event 1: must be \\["event", event, orders',
+        ),
+        (['{"octavo_event_log": 1, "now_us": 0, "policy": {}}', "[" * 100_000], "line 2: is not JSON"),
+    ],
+)
+def test_a_damaged_log_is_told(lines: list[str], said: str) -> None:
+    with pytest.raises(BadLog, match=said):
+        replay(lines)
+
+
+def test_the_log_of_an_earlier_process_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("what led to the crash\n")
+    out = open_log(str(path))
+    assert out is not None
+    out.close()
+    assert (tmp_path / "events.jsonl.earlier").read_text() == "what led to the crash\n" and not path.read_text()

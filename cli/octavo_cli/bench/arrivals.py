@@ -11,9 +11,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from octavo_cli.bench.work import BadPlan
+from octavo_cli.bench.work import BadPlan, check_number
 
 KINDS = ("poisson", "gamma", "constant", "replay")
+MAX_RATE_PER_S = 1e9
+MAX_BURSTINESS = 1000.0
+"""Above it the gamma distribution's shape is so small that nearly every gap is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,11 @@ def check_loop(loop: OpenLoop) -> None:
     """Refuses what draws no arrivals. Raises BadPlan naming the option."""
     if loop.kind not in KINDS:
         raise BadPlan(f"--arrivals: {loop.kind!r} is unknown; use {', '.join(KINDS)}, closed", field="arrivals")
-    if loop.kind != "replay" and loop.rate_per_s <= 0:
-        raise BadPlan(f"--rate: {loop.rate_per_s} must be above 0 requests/s", field="rate")
-    for option, value in (("burstiness", loop.burstiness), ("speed", loop.speed)):
-        if value <= 0:
-            raise BadPlan(f"--{option}: {value} must be above 0", field=option)
+    if loop.kind != "replay":
+        check_number("rate", loop.rate_per_s, above=True, most=MAX_RATE_PER_S)
+    check_number("duration", loop.duration_s)
+    check_number("burstiness", loop.burstiness, above=True, most=MAX_BURSTINESS)
+    check_number("speed", loop.speed, above=True)
 
 
 def _gaps(loop: OpenLoop, draw: random.Random) -> Iterator[float]:

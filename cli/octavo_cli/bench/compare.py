@@ -105,7 +105,9 @@ def refuse_unlike(a: Figures, b: Figures) -> None:
 def differences(a: Figures, b: Figures) -> list[Difference]:
     """Settings, model, versions and machine that are not the same."""
     found = list(_unlike("machine", a.machine, b.machine))
-    one, other = a.config.get("served", {}), b.config.get("served", {})
+    one, other = (item.config.get("served") for item in (a, b))
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        one = other = {}  # files from elsewhere: nothing is known of either server
     for fact in (key for key in one if key in other):  # what only one server says of itself is not known to differ
         found += _unlike(f"served.{fact}", one[fact], other[fact])
     if a.commit != b.commit:

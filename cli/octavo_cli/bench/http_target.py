@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 from octavo.errors import DeadlineExceeded, InternalError, InvalidRequest, OctavoError, Overloaded, Unavailable
@@ -17,6 +18,7 @@ from octavo.errors import DeadlineExceeded, InternalError, InvalidRequest, Octav
 from octavo_cli.bench.sample import ServerTimes
 from octavo_cli.bench.target import Described, Heard, Request, Usage
 
+MAX_EVENT_BYTES = 4 << 20
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 600.0
 
 
@@ -24,7 +26,7 @@ class HttpTarget:
     """`url` ends where /completions begins: http://host:port/v1. Names of fields as OpenAI's, extras as vLLM's."""
 
     def __init__(self, url: str, api_key: str = "", model: str = "", vocab_size: int = 32000) -> None:
-        self._base = url.rstrip("/")
+        self._base = checked_url(url)
         self._model = model
         self._vocab_size = vocab_size
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
@@ -52,16 +54,19 @@ class HttpTarget:
         try:
             served = response.json()["data"]
             found = next((item for item in served if item["id"] == self._model or not self._model), None)
-        except (ValueError, LookupError, TypeError) as error:
+            if found is None:
+                said = f"{self._model!r} is not served" if self._model else "no model is served"
+                raise InvalidRequest(f"--model: {said} at {self._base}", field="model")
+            meta = found.get("meta") or {}  # llama.cpp's server
+            length = int(found.get("max_model_len") or meta.get("n_ctx_train") or 4096)
+            vocab = int(meta.get("n_vocab") or self._vocab_size)
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            if isinstance(error, OctavoError):
+                raise
             raise InternalError(f"{self._base}/models: is no OpenAI model list; check --url") from error
-        if found is None:
-            raise InvalidRequest(f"--model: {self._model!r} is not served at {self._base}", field="model")
         self._model = str(found["id"])
-        meta = found.get("meta") or {}  # llama.cpp's server
-        length = found.get("max_model_len") or meta.get("n_ctx_train") or 4096
-        vocab = meta.get("n_vocab") or self._vocab_size
         facts = {"protocol": "http", "model": self._model, "owner": found.get("owned_by", "")}
-        return Described(self._model, int(vocab), int(length), facts)
+        return Described(self._model, vocab, length, facts)
 
     async def send(self, request: Request, heard: Heard) -> None:
         path = "chat/completions" if request.messages else "completions"
@@ -75,7 +80,7 @@ class HttpTarget:
                         return  # leaving the context closes the connection, which cancels the request
         except httpx.TimeoutException as error:
             raise DeadlineExceeded(f"no answer within the time: {error!r}") from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.StreamError) as error:
             raise Unavailable(f"the connection broke: {error!r}", reason="connection") from error
         count.end()
 
@@ -100,6 +105,17 @@ class HttpTarget:
         return body
 
 
+def checked_url(url: str) -> str:
+    """The URL without its last slash. Raises InvalidRequest for what nobody can dial."""
+    try:
+        parts = urlsplit(url)
+        if parts.hostname and " " not in parts.netloc and parts.port != 0:
+            return url.rstrip("/")
+    except ValueError:  # a bad port or bracket
+        pass
+    raise InvalidRequest(f"--url: {url!r} is no address; write http://host:port/v1", field="url")
+
+
 class _Counted:
     """Turns events into parts, and knows how far its count can be trusted."""
 
@@ -116,7 +132,7 @@ class _Counted:
             return False
         try:
             content = json.loads(event)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InternalError(f"the stream holds an event that is not JSON: {event[:80]!r}") from error
         if not isinstance(content, dict):
             raise InternalError(f"the stream holds an event that is no object: {event[:80]!r}")
@@ -124,12 +140,14 @@ class _Counted:
             said = content["error"]
             message = said.get("message") if isinstance(said, dict) else said
             raise InternalError(f"the stream ended with an error: {message}", reason="stream-error")
-        usage = content.get("usage") or {}
-        text = "".join(_text_of(choice) for choice in content.get("choices") or ())
+        usage, choices = content.get("usage") or {}, content.get("choices") or []
+        if not isinstance(usage, dict) or not isinstance(choices, list):
+            raise InternalError(f"the stream holds an event that is not OpenAI's: {event[:80]!r}")
+        text = "".join(_text_of(choice) for choice in choices)
         tokens = 1 if text else 0
         if usage.get("completion_tokens") is not None:
             self._usage = usage
-            tokens = max(0, usage["completion_tokens"] - self._told) if content.get("choices") else 0
+            tokens = max(0, (_count(usage, "completion_tokens") or 0) - self._told) if choices else 0
         self._told += tokens
         return self._heard.part(tokens, (), text) if tokens else False
 
@@ -137,14 +155,23 @@ class _Counted:
         """Hands on the usage. Raises Unavailable when the stream broke off."""
         if not self._ended:
             raise Unavailable("the stream ended without [DONE]", reason="stream-cut")
-        details = self._usage.get("prompt_tokens_details") or {}
-        self._heard.usage(
-            Usage(self._usage.get("prompt_tokens"), details.get("cached_tokens"), self._usage.get("completion_tokens")),
-            ServerTimes(),
-        )
+        details = self._usage.get("prompt_tokens_details")
+        cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
+        usage = Usage(_count(self._usage, "prompt_tokens"), cached, _count(self._usage, "completion_tokens"))
+        self._heard.usage(usage, ServerTimes())
 
 
-def _text_of(choice: dict[str, Any]) -> str:
+def _count(usage: dict[str, Any], name: str) -> int | None:
+    """A count of the server's usage; None where it says nothing. Raises InternalError for what is no count."""
+    value = usage.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53):
+        return value
+    raise InternalError(f"the stream's usage.{name} is {str(value)[:40]!r}; a whole number belongs there")
+
+
+def _text_of(choice: Any) -> str:
+    if not isinstance(choice, dict):
+        raise InternalError(f"the stream holds a choice that is no object: {str(choice)[:80]!r}")
     delta = choice.get("delta")
     return str((delta.get("content") if isinstance(delta, dict) else choice.get("text")) or "")
 
@@ -154,6 +181,8 @@ async def _events(response: httpx.Response) -> AsyncIterator[str]:
     rest = b""
     async for block in response.aiter_bytes():
         *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > MAX_EVENT_BYTES:
+            raise InternalError(f"the stream holds a line of more than {MAX_EVENT_BYTES} bytes")
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip().decode(errors="replace")
@@ -164,7 +193,7 @@ def _refusal(status: int, body: bytes) -> OctavoError:
     try:
         error = json.loads(body).get("error") or {}
         message = str(error.get("message", "")) if isinstance(error, dict) else str(error)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         message = body[:200].decode(errors="replace")
     said = f"HTTP {status}: {message}"
     if status == 429:

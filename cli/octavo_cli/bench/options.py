@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from octavo_cli.bench.arrivals import ClosedLoop, OpenLoop, check_loop
+from octavo_cli.bench.arrivals import ClosedLoop, OpenLoop, arrival_times, check_loop
 from octavo_cli.bench.grpc_target import GrpcTarget
 from octavo_cli.bench.http_target import HttpTarget
 from octavo_cli.bench.runner import Asking
@@ -14,11 +14,14 @@ from octavo_cli.bench.serve import CACHE_STATES, Plan
 from octavo_cli.bench.slo import parse_slo
 from octavo_cli.bench.target import Target
 from octavo_cli.bench.traces import read_trace
-from octavo_cli.bench.work import BadPlan, Workload, with_cancels, with_duplicates
+from octavo_cli.bench.work import BadPlan, Workload, check_number, with_cancels, with_duplicates
 from octavo_cli.bench.workloads import Shape, make_workload
 
 SPARE_ARRIVALS = 1.5
 """Sessions made for an open loop of a duration, over the mean number that arrives: a burst may bring more."""
+
+MAX_ARRIVALS = 2_000_000
+"""More would be made in memory before the first is sent; give --requests for what is really meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,15 @@ def plan_of(options: Options) -> Plan:
     loop = _loop(options)  # before the workload, whose size depends on it
     if options.cache not in CACHE_STATES:
         raise BadPlan(f"--cache: {options.cache!r} is unknown; use {', '.join(CACHE_STATES)}", field="cache")
-    if options.cost_per_hour < 0:
-        raise BadPlan(f"--cost-per-hour: {options.cost_per_hour} must not be negative", field="cost-per-hour")
+    check_number("cost-per-hour", options.cost_per_hour)
+    check_number("temperature", options.temperature)
+    check_number("top-p", options.top_p, above=True, most=1)
+    check_number("cancel-after", options.cancel_after, 1)
+    workload = _workload(options)
+    if isinstance(loop, OpenLoop) and loop.kind == "replay":  # times that cannot be replayed are told before a warm-up
+        arrival_times(loop, len(workload.sessions), [session.at_s for session in workload.sessions], 0)
     return Plan(
-        workload=_workload(options),
+        workload=workload,
         loop=loop,
         slo=parse_slo(options.slo),
         asking=Asking(options.temperature, options.top_p, options.shape.seed, not options.stop_at_eos),
@@ -121,4 +129,10 @@ def _requests(options: Options) -> int:
     if options.arrivals == "closed" or not options.duration_s:
         return options.shape.requests
     arriving = max(1, math.ceil(options.rate * options.duration_s * SPARE_ARRIVALS) + 8)
+    if arriving > MAX_ARRIVALS:
+        raise BadPlan(
+            f"--rate, --duration: {options.rate:g}/s for {options.duration_s:g} s are more than {MAX_ARRIVALS} requests;"
+            " lower one of them, or give --requests",
+            field="rate",
+        )
     return arriving * (options.shape.turns if options.workload in ("rag", "multi-turn") else 1)

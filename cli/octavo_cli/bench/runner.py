@@ -7,9 +7,10 @@ clients busy. A turn that follows another arrives when the one before has ended 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.errors import Cancelled, OctavoError
@@ -34,6 +35,18 @@ class Asking:
     pause_s: float = 0.0
     """Of a closed loop's client between two sessions."""
     give_up_s: float = GIVE_UP_S
+
+
+@contextlib.asynccontextmanager
+async def _all_ended(tasks: list[asyncio.Task[None]]) -> AsyncIterator[None]:
+    """No task outlives the block: an interrupted run must not go on sending through a target that is closed."""
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        gc.unfreeze()
 
 
 class _Ear:
@@ -80,12 +93,13 @@ class Runner:
         """One session at each time, seconds from now, ascending. Raises BadPlan when a session cannot be sent."""
         self._check(sessions[: len(times_s)])
         began_cpu_s = self._start()
-        tasks = []
-        for session, at_s in zip(sessions, times_s, strict=False):
-            tokens = self._tokens_of(session.turns[0])  # drawn before its time, which must not wait for it
-            await self._until(at_s)
-            tasks.append(asyncio.create_task(self._session(session, at_s, tokens)))
-        return await self._finish(tasks, began_cpu_s, self._asking.give_up_s)
+        tasks: list[asyncio.Task[None]] = []
+        async with _all_ended(tasks):
+            for session, at_s in zip(sessions, times_s, strict=False):
+                tokens = self._tokens_of(session.turns[0])  # drawn before its time, which must not wait for it
+                await self._until(at_s)
+                tasks.append(asyncio.create_task(self._session(session, at_s, tokens)))
+            return await self._finish(tasks, began_cpu_s, self._asking.give_up_s)
 
     async def closed_loop(self, sessions: Sequence[Session], concurrency: int) -> Run:
         """`concurrency` clients; each takes the next session when its own has ended. Raises BadPlan."""
@@ -95,7 +109,8 @@ class Runner:
         began_cpu_s = self._start()
         waiting = iter(sessions)
         clients = [asyncio.create_task(self._client(waiting)) for _ in range(concurrency)]
-        return await self._finish(clients, began_cpu_s, None)  # each request has its target's own limit
+        async with _all_ended(clients):
+            return await self._finish(clients, began_cpu_s, None)  # each request has its target's own limit
 
     def _start(self) -> float:
         self._samples = []
@@ -115,7 +130,6 @@ class Runner:
             if sample.outcome == "running":
                 sample.outcome, sample.reason = "failed", f"no end {limit_s:g} s after the last arrival"
                 sample.ended_s = self._now_s()
-        gc.unfreeze()
         return Run(tuple(self._samples), time.process_time() - began_cpu_s)
 
     async def _client(self, waiting: Iterable[Session]) -> None:

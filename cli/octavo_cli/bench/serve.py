@@ -72,9 +72,7 @@ async def measure(target: Target, plan: Plan, say: Say = lambda line: None) -> M
             await runner.closed_loop(sessions, 4)
         say(f"measuring {len(sessions)} sessions, cache {state}")
         runs[state] = await run_once(runner, sessions, plan)
-        if not runs[state].with_outcome("ok") and not runs[state].with_outcome("cancelled"):
-            reasons = {sample.reason for sample in runs[state].samples}
-            raise InternalError(f"all {len(runs[state].samples)} requests failed, one with {sorted(reasons)[0]}")
+        refuse_all_failed(runs[state])
         suffix = f"/{state}" if plan.cache == "both" else ""
         results += [
             replace(item, name=item.name + suffix) for item in summarize(runs[state], plan.slo, plan.cost_per_hour)
@@ -82,6 +80,13 @@ async def measure(target: Target, plan: Plan, say: Say = lambda line: None) -> M
     config = config_of(plan, described, left_out)
     samples = samples_of(next(reversed(runs.values())), plan.workload)
     return Measured(Figures("serve", tuple(results), config, samples=samples), runs)
+
+
+def refuse_all_failed(run: Run) -> None:
+    """A run in which nothing was answered measures nothing. Raises InternalError with one of the reasons."""
+    if not run.with_outcome("ok") and not run.with_outcome("cancelled"):
+        reasons = {sample.reason for sample in run.samples}
+        raise InternalError(f"all {len(run.samples)} requests failed, one with {sorted(reasons)[0]}")
 
 
 async def run_once(runner: Runner, sessions: Sequence[Session], plan: Plan) -> Run:

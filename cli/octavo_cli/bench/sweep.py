@@ -10,10 +10,11 @@ from octavo.figures import Figure, Figures
 
 from octavo_cli.bench.runner import Runner
 from octavo_cli.bench.sample import Run
-from octavo_cli.bench.serve import Measured, Plan, Say, config_of, run_once, warm_up
+from octavo_cli.bench.serve import Measured, Plan, Say, config_of, refuse_all_failed, run_once, warm_up
 from octavo_cli.bench.slo import Slo
 from octavo_cli.bench.summary import attainment, summarize
 from octavo_cli.bench.target import Target
+from octavo_cli.bench.work import BadPlan
 
 WANTED_ATTAINMENT = 0.9
 MAX_DOUBLINGS, BISECTIONS = 12, 4
@@ -87,7 +88,14 @@ async def sweep(target: Target, plan_at: Callable[[float], Plan], first_rate: fl
     while (rate := next_rate(points, first_rate)) is not None:
         plan = plan_at(rate)
         asking = replace(plan.asking, cache_salt=f"bench-{uuid.uuid4().hex[:12]}")
-        run = await run_once(Runner(target, described, asking), plan.workload.sessions, plan)
+        try:
+            run = await run_once(Runner(target, described, asking), plan.workload.sessions, plan)
+        except BadPlan:  # halved until nothing arrives within the duration
+            if not points:
+                raise
+            break
+        if not run.with_outcome("rejected"):  # a server that refuses all of a rate has answered
+            refuse_all_failed(run)
         points.append(point_of(rate, run, plan.slo))
         runs[f"r{rate:.4g}"] = run
         say(f"rate {rate:.4g}/s: {points[-1].attainment:.1%} within the SLO, goodput {points[-1].goodput:.4g}/s")

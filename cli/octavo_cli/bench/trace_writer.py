@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 
 from octavo_cli.bench.arrivals import OpenLoop, arrival_times
 from octavo_cli.bench.traces import MOONCAKE_BLOCK_TOKENS
-from octavo_cli.bench.work import BadPlan
+from octavo_cli.bench.work import BadPlan, check_number
+from octavo_cli.bench.workloads import MAX_SPREAD
+
+MAX_MEAN_TOKENS = 1e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +93,13 @@ def statistics_of(lines: Iterator[str]) -> TraceStatistics:
 
 
 def _check(shape: TraceShape) -> None:
-    if not 0 <= shape.hit_share <= 1:
-        raise BadPlan(f"--hit-share: {shape.hit_share} must lie in [0, 1]", field="hit-share")
-    for option, value, least in (
-        ("requests", shape.requests, 1),
-        ("input-mean", shape.input_mean, 1),
-        ("output-mean", shape.output_mean, 1),
-        ("families", shape.families, 1),
-        ("input-spread", shape.input_spread, 0),
-        ("output-spread", shape.output_spread, 0),
-    ):
-        if value < least:
-            raise BadPlan(f"--{option}: {value} is too small; give at least {least}", field=option)
+    check_number("hit-share", shape.hit_share, most=1)
+    check_number("requests", shape.requests, 1)
+    check_number("families", shape.families, 1)
+    check_number("input-mean", shape.input_mean, 1, most=MAX_MEAN_TOKENS)
+    check_number("output-mean", shape.output_mean, 1, most=MAX_MEAN_TOKENS)
+    check_number("input-spread", shape.input_spread, most=MAX_SPREAD)
+    check_number("output-spread", shape.output_spread, most=MAX_SPREAD)
 
 
 def _lognormal(draw: random.Random, mean: float, spread: float) -> int:

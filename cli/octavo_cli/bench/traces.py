@@ -65,10 +65,7 @@ def mooncake(where: str, text: str, default_output: int = 128) -> Iterable[Sessi
     """One session per line; hash ids become shared blocks, the last block is cut to input_length."""
     for number, line in _lines(text):
         at = f"{where}:{number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise BadTrace(f"{at}: is not JSON: {error}", field="trace") from error
+        row = _json(at, line)
         if not isinstance(row, dict):
             raise BadTrace(f"{at}: must be an object with timestamp, input_length, output_length", field="trace")
         length, output = _count(at, row, "input_length"), _count(at, row, "output_length")
@@ -109,10 +106,7 @@ def burstgpt(where: str, text: str, default_output: int = 128) -> Iterable[Sessi
 
 def sharegpt(where: str, text: str, default_output: int = 128) -> Iterable[Session]:
     """One session per conversation; what the person said is sent, the answer's length is estimated from the recorded one."""
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise BadTrace(f"{where}: is not JSON: {error}", field="trace") from error
+    content = _json(where, text)
     if not isinstance(content, list):
         raise BadTrace(f"{where}: must be a list of conversations", field="trace")
     for number, item in enumerate(content):
@@ -122,7 +116,7 @@ def sharegpt(where: str, text: str, default_output: int = 128) -> Iterable[Sessi
             raise BadTrace(f"{at}.conversations: must be a list of {{from, value}}", field="conversations")
         turns = _sharegpt_turns(at, said, default_output)
         if turns:
-            yield Session(str(item.get("id") or f"g{number}"), tuple(turns))
+            yield Session(f"g{number}", tuple(turns))  # not the conversation's own id: those come more than once
 
 
 def _sharegpt_turns(at: str, said: list[Any], default_output: int) -> list[Turn]:
@@ -130,6 +124,10 @@ def _sharegpt_turns(at: str, said: list[Any], default_output: int) -> list[Turn]
     for k, message in enumerate(said):
         if not isinstance(message, dict) or not isinstance(message.get("value"), str):
             raise BadTrace(f"{at}.conversations[{k}].value: must be text", field="value")
+        if any("\ud800" <= char <= "\udfff" for char in message["value"]):
+            raise BadTrace(
+                f"{at}.conversations[{k}].value: holds half a surrogate pair, which is no text", field="value"
+            )
         if message.get("from") in ("human", "user"):
             if message["value"].strip():
                 turns.append(Turn(default_output, text=message["value"]))
@@ -150,6 +148,13 @@ READERS: dict[str, Callable[[str, str, int], Iterable[Session]]] = {
 }
 
 
+def _json(at: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadTrace(f"{at}: is not JSON: {error}", field="trace") from error
+
+
 def _lines(text: str) -> Iterable[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
 
@@ -159,10 +164,17 @@ def _rows(where: str, text: str, needed: tuple[str, ...]) -> Iterable[tuple[int,
     for name in needed:
         if name not in (reader.fieldnames or ()):
             raise BadTrace(f"{where}:1: column {name} is missing", field=name)
-    for row in reader:
+    for row in _whole_rows(where, reader):
         if any(row[name] is None for name in needed):
             raise BadTrace(f"{where}:{reader.line_num}: is cut short", field=needed[-1])
         yield reader.line_num, row
+
+
+def _whole_rows(where: str, reader: csv.DictReader[str]) -> Iterable[dict[str, str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise BadTrace(f"{where}:{reader.line_num + 1}: is no row: {error}", field="trace") from error
 
 
 def _number(at: str, row: Mapping[str, Any], field: str) -> float:
@@ -173,9 +185,15 @@ def _number(at: str, row: Mapping[str, Any], field: str) -> float:
         number = float(value)
         if not 0 <= number < 1e15:
             raise ValueError
-    except (TypeError, ValueError):
-        raise BadTrace(f"{at}: {field}: {value!r} must be a number of 0 or more", field=field) from None
+    except (TypeError, ValueError, OverflowError):
+        raise BadTrace(f"{at}: {field}: {_short(value)} must be a number of 0 or more", field=field) from None
     return number
+
+
+def _short(value: Any) -> str:
+    """For a message: a number of 400 digits says no more than its first."""
+    told = repr(value)
+    return told if len(told) <= 80 else f"{told[:77]}..."
 
 
 def _count(at: str, row: Mapping[str, Any], field: str, least: int = 1) -> int:
@@ -187,9 +205,11 @@ def _count(at: str, row: Mapping[str, Any], field: str, least: int = 1) -> int:
 
 def _timestamp(at: str, text: str) -> float:
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         pass  # a date then
+    else:
+        return _number(at, {"TIMESTAMP": seconds}, "TIMESTAMP")
     try:
         whole, dot, fraction = text.strip().partition(".")
         moment = datetime.fromisoformat(f"{whole}{dot}{fraction[:6]}" if dot else whole)  # Azure writes 7 digits

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,14 @@ class BadPlan(OctavoError, ValueError):
 
     exit_code = 2
     default_reason = "bad-plan"
+
+
+def check_number(option: str, value: float, least: float = 0.0, *, above: bool = False, most: float = math.inf) -> None:
+    """Refuses what is no finite number from `least` (or above it) to `most`. Raises BadPlan naming the option."""
+    if math.isfinite(value) and (value > least or (value == least and not above)) and value <= most:
+        return
+    wanted = f"{'above' if above else 'at least'} {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
+    raise BadPlan(f"--{option}: {value} must be {wanted}", field=option)
 
 
 @dataclass(frozen=True, slots=True)

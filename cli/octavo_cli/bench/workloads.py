@@ -12,7 +12,10 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from octavo_cli.bench.work import BadPlan, Piece, Session, Turn, Workload
+from octavo_cli.bench.work import BadPlan, Piece, Session, Turn, Workload, check_number
+
+MAX_SPREAD = 1000.0
+"""Deviation over mean: beyond it nearly all lengths are 1 and the mean is in a tail that nobody draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +120,8 @@ def make_workload(name: str, shape: Shape) -> Workload:
         if getattr(shape, field) < 1:
             option = field.replace("_", "-")
             raise BadPlan(f"--{option}: {getattr(shape, field)} is too few; give at least 1", field=option)
-    if shape.length_spread < 0 or shape.pause_s < 0:
-        raise BadPlan("--length-spread, --pause-s: must not be negative", field="length-spread")
+    check_number("length-spread", shape.length_spread, most=MAX_SPREAD)
+    check_number("pause-s", shape.pause_s)
     return WORKLOADS[name](shape)
 
 

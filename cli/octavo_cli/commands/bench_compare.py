@@ -16,14 +16,16 @@ from octavo_cli.bench.compare import compare as compare_figures
 from octavo_cli.bench.report import print_comparison
 from octavo_cli.bench.trace_writer import TraceShape, statistics_of, write_trace
 from octavo_cli.commands.bench import tell
+from octavo_cli.outputs import check_output
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A.json", help="Figures to compare with.")],
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="Figures to compare.")],
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="Figures to compare with.", exists=True, dir_okay=False)],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Figures to compare.", exists=True, dir_okay=False)],
     json_path: Annotated[str, typer.Option("--json", help="Write the comparison to this file; -: stdout.")] = "",
 ) -> None:
     """Ratios B / A, paired by request, with 95% intervals; refuses unlike workloads and lists what else differs."""
+    check_output("json", json_path)
     found = compare_figures(read_figures(a), read_figures(b))
     form = {**asdict(found), "warning": found.warning}
     if json_path == "-":
@@ -50,6 +52,7 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print what the trace holds as JSON.")] = False,
 ) -> None:
     """Write a trace with given statistics of lengths, arrivals and shared prefixes, and tell what it really holds."""
+    check_output("file", str(path))
     loop = OpenLoop(arrivals, rate, burstiness=burstiness)
     shape = TraceShape(requests, input_mean, input_spread, output_mean, output_spread, hit_share, families, loop, seed)
     lines = list(write_trace(shape))

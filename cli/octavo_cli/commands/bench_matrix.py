@@ -17,6 +17,7 @@ from octavo_cli.bench.page import page
 from octavo_cli.bench.target import Described, Target
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.commands.bench import measured_cluster, own_cluster, show_figures, tell
+from octavo_cli.outputs import check_output
 
 STATES = ("cold-weights", "empty-cache", "warm", "before-graphs", "after-graphs", "aged")
 
@@ -44,6 +45,8 @@ def matrix(
     html_path: Annotated[str, typer.Option("--html", help="Write one page to this file.")] = "",
 ) -> None:
     """Measure a matrix of cells in each state; what cannot be measured is listed as skipped, with the reason."""
+    check_output("json", json_path)
+    check_output("html", html_path)
     axes = Axes(_sizes("prompt", prompt), _sizes("output", output), _words(reuse), _words(sampling), _words(pause))
     table = Table()
     served: dict[str, object] = {}

@@ -16,6 +16,7 @@ from octavo_cli.bench.work import BadPlan
 from octavo_cli.bench.workloads import Shape
 from octavo_cli.commands.bench import measured_cluster, show_figures, tell
 from octavo_cli.exits import FAILED
+from octavo_cli.outputs import check_output
 
 MANY_TOKENS_UNKNOWN = "the server counts no tokens on its chunks: output tokens were estimated, one per chunk"
 
@@ -102,11 +103,17 @@ def serve(
         cost_per_hour=cost_per_hour,
         fit=fit,
     )
+    check_output("json", json_path)
+    check_output("html", html_path)
     if do_sweep and rate <= 0:
         raise BadPlan("--sweep: needs --rate to begin at, in sessions per second", field="rate")
     plan_at(options, rate) if do_sweep else plan_of(options)  # what cannot be sent is told before a cluster starts
     with measured_cluster(url, run_dir) as address:
-        measured = asyncio.run(_run(address, api_key, model, options, do_sweep))
+        try:
+            measured = asyncio.run(_run(address, api_key, model, options, do_sweep))
+        except KeyboardInterrupt:
+            tell("interrupted: no figures are written, for they would be of the quick requests alone")
+            raise
     notes = _notes(measured)
     show_figures(measured.figures, json_path)
     if html_path:

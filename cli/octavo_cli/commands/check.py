@@ -18,6 +18,7 @@ from octavo_cli.check.subject import Precision, Subject
 from octavo_cli.commands.bench import tell
 from octavo_cli.exits import FAILED, NoCluster
 from octavo_cli.locate import gateway_url, run_dir_of
+from octavo_cli.outputs import check_output
 from octavo_cli.state import running_state
 
 MARKS = {"pass": "ok  ", "fail": "FAIL", "skip": "skip"}
@@ -49,6 +50,7 @@ def check(
 ) -> None:
     """Check that the served model answers as it must. Exit code 0: nothing failed; 1: something did."""
     names = chosen_checks(only or [], skip or [])
+    check_output("record", record)
     found = read_reference(Path(reference)) if reference else None
     address = gateway_url(url, run_dir)
     subject = Subject(address, scheduler or scheduler_of(url, run_dir), api_key, other_api_key, precision)
@@ -63,7 +65,7 @@ def check(
     if as_json:
         typer.echo(json.dumps(report.to_json()))
     else:
-        typer.echo(f"{report.model}: {report.claim}")
+        typer.echo(f"{report.model}: {report.claim}" + (f" ({report.why})" if report.why else ""))
     if not report.passed:
         raise typer.Exit(FAILED)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.errors import OctavoError
-from octavo.figures import from_json
+from octavo.figures import read_figures
 from octavo.manifest import ManifestError
 from rich.console import Console
 from rich.table import Table
 
+from octavo_cli.commands.bench import tell
 from octavo_cli.diagnosis import Finding, Targets, diagnose, facts_of, facts_of_figures
 from octavo_cli.locate import run_dir_of
 from octavo_cli.spans import read_spans
@@ -36,10 +36,10 @@ def diagnose_command(
 ) -> None:
     """Name the phase that makes requests slow, what bounds it, the first comparison to make and the cost to watch."""
     if bench:
-        facts = facts_of_figures(from_json(_read_json(Path(bench))))
+        facts = facts_of_figures(read_figures(Path(bench)))
     else:
         since_ns = time.time_ns() - int(seconds_of(last) * 1e9)
-        facts = facts_of(read_spans(run_dir_of(run_dir)), since_ns)
+        facts = facts_of(read_spans(run_dir_of(run_dir), tell), since_ns)
     findings = diagnose(facts, Targets(ttft_ms, itl_ms))
     if as_json:
         typer.echo(json.dumps({"requests": facts.requests, "findings": [asdict(item) for item in findings]}))
@@ -53,17 +53,6 @@ def seconds_of(text: str) -> float:
     if not match:
         raise ManifestError(f"--last: {text!r} is no duration; write 90s, 10m or 2h", field="last")
     return float(match.group(1)) * UNITS_S[match.group(2)]
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ManifestError(
-            f"{path}: {error.strerror}; give the JSON of `octavo bench serve --json`", field="bench"
-        ) from error
-    except ValueError as error:
-        raise OctavoError(f"{path} is not JSON: {error}") from error
 
 
 def _print(findings: list[Finding], requests: int) -> None:

@@ -20,6 +20,7 @@ from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.commands.bench import show_figures, tell
 from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
 from octavo_cli.exits import FAILED
+from octavo_cli.outputs import check_output
 from octavo_cli.simulate.picture import check, draw, panels
 from octavo_cli.simulate.rows import rows_of
 from octavo_cli.simulate.simulator import ask, hardware_named, policy_flags
@@ -76,6 +77,10 @@ def simulate(
     flags = policy_flags(load_settings(service_flags(context.args, manifest=manifest), os.environ))
     if replay:
         raise typer.Exit(_replay(Path(replay)))
+    check_output("json", json_path)
+    check_output("plot", plot_path)
+    if plot_path:
+        check(Path(plot_path))
     shape = Shape(
         requests or 1000, prompt_tokens, max_tokens, length_spread, prefix_tokens, prefixes, turns, pause_s, seed
     )
@@ -84,8 +89,6 @@ def simulate(
     for _suffix, loop in loops:
         check_loop(loop)
     load = read_trace(Path(trace), trace_format, requests, max_tokens) if trace else make_workload(workload, shape)
-    if plot_path:
-        check(Path(plot_path))
     task = {
         "hardware": hardware_named(hardware),
         "workers": workers,

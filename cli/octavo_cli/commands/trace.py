@@ -15,8 +15,10 @@ from octavo.manifest import ManifestError
 from rich.console import Console
 from rich.table import Column, Table
 
+from octavo_cli.commands.bench import tell
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.locate import run_dir_of
+from octavo_cli.outputs import check_output
 from octavo_cli.requests_table import COLUMNS, line, requests_of, row, slowest
 from octavo_cli.spans import NoTrace, Span, TraceTail, find_trace, read_spans
 from octavo_cli.trace_page import page
@@ -42,11 +44,13 @@ def trace(
 ) -> None:
     """Draw a request's trace from the trace files of the run folder; the cluster need not run."""
     _check(wanted, last, slowest_count, follow, export, html)
+    check_output("export", export)
+    check_output("html", html)
     folder = run_dir_of(run_dir)
     if follow:
         _follow(folder, tenant, as_json)
         return
-    spans = read_spans(folder)
+    spans = read_spans(folder, tell)
     if slowest_count:
         _table(spans, slowest_count, tenant, export, as_json)
         return

@@ -67,5 +67,5 @@ def hardware_named(word: str) -> Any:
         return ask({"calibrate": path.name}, lines)
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadPlan(f"--hardware: {word} is neither JSON nor an event log: {error}", field="hardware") from error

@@ -36,6 +36,8 @@ HEAD_TOO_LARGE = (
 )
 LINGER_S = 2.0
 """How long the rest of a refused body is read and thrown away, so that the client sees the answer and not a reset."""
+NO_SOCKET = (OSError, ValueError, AttributeError)
+"""Closed meanwhile (under uvloop its descriptor is then -1, a ValueError), or not a kernel socket."""
 
 
 class Connection(HttpToolsProtocol):
@@ -123,7 +125,7 @@ class Connection(HttpToolsProtocol):
         queued = bytearray(4)
         try:
             fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, queued)
-        except (OSError, AttributeError):  # closed meanwhile, or not a kernel socket
+        except NO_SOCKET:
             return self.transport.get_write_buffer_size()
         return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
@@ -132,7 +134,7 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not None:
             self.cycle.disconnected = True  # or uvicorn reports an unfinished response
         raw = self.transport.get_extra_info("socket")
-        with contextlib.suppress(OSError, AttributeError):  # closed meanwhile, or not a kernel socket
+        with contextlib.suppress(*NO_SOCKET):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 

@@ -82,7 +82,7 @@ class LiveEvents:
         body = Body(send, connection, self._gateway.slow_client_timeout_s)
         try:
             audience = _audience(self._gateway, Headers(scope=scope))
-            with self._feed.viewer():
+            with self._feed.viewer(audience):
                 await self._watched(connection, body, audience)
         except OctavoError as error:
             data = error_json(error)

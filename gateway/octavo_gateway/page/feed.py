@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
@@ -63,11 +64,16 @@ class LiveFeed:
         self._shown: dict[Audience, dict[str, Any]] = {}
         self._polling: asyncio.Task[None] | None = None
         self._closed = False
+        self._looking: asyncio.Task[Moment] | None = None
+        self._by_tenant: Counter[str] = Counter()  # bounded: tenants are those of the manifest
         self.viewers = 0
 
     @contextlib.contextmanager
-    def viewer(self) -> Iterator[None]:
-        """For as long as somebody looks. Raises Overloaded when too many do, Unavailable once the gateway stops."""
+    def viewer(self, audience: Audience) -> Iterator[None]:
+        """For as long as somebody looks. Raises Overloaded when too many do, Unavailable once the gateway stops.
+
+        A tenant may hold a quarter of the places: it cannot keep an admin or another tenant from looking.
+        """
         if self._closed:
             raise Unavailable("this gateway is stopping; try another", reason="rejected-draining", retry_after_s=1.0)
         if self.viewers >= self._max_viewers:
@@ -75,13 +81,21 @@ class LiveFeed:
                 f"{self.viewers} viewers look already; close one, or read /metrics", reason="too-many-viewers",
                 retry_after_s=5.0,
             )  # fmt: skip
+        own = 0 if audience.sees_all else self._by_tenant[audience.tenant]
+        if own >= max(1, self._max_viewers // 4):
+            raise Overloaded(
+                f"{own} viewers of tenant {audience.tenant} look already; close one", reason="too-many-viewers",
+                retry_after_s=5.0,
+            )  # fmt: skip
         self.viewers += 1
+        self._by_tenant[audience.tenant] += 1
         if self._polling is None:
             self._polling = asyncio.get_running_loop().create_task(self._poll(), name="live-feed")
         try:
             yield
         finally:
             self.viewers -= 1
+            self._by_tenant[audience.tenant] -= 1
             if not self.viewers and self._polling is not None:
                 self._polling.cancel()
                 self._polling = None
@@ -120,8 +134,10 @@ class LiveFeed:
         return self._shown[audience]
 
     async def once(self, audience: Audience) -> dict[str, Any]:
-        """This moment, asked for now."""
-        return show(await self._look(), self._window, audience, self._model)
+        """This moment; those who ask at once share one look at the scheduler, however many they are."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="live-look")
+        return show(await asyncio.shield(self._looking), self._window, audience, self._model)
 
     async def timeline(self, request_id: str, tenant: str) -> dict[str, Any]:
         """One request's waterfall. Raises UnknownRequest, Unavailable."""

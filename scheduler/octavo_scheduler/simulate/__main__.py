@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -40,7 +41,7 @@ def read_line(where: str, line: str) -> Any:
     """One JSON value. Raises BadPlan."""
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadPlan(where, f"is not JSON: {error}") from error
 
 
@@ -54,7 +55,7 @@ def read_plan(head: dict[str, Any], lines: Iterable[str], policy: Policy) -> tup
         if type(head.get(name, 1)) is not int:
             raise BadPlan(name, f"{head[name]!r} must be a whole number")
     cost = head.get("cost_per_hour", 0.0)
-    if not isinstance(cost, int | float) or cost < 0:
+    if not isinstance(cost, int | float) or not 0 <= cost < math.inf:
         raise BadPlan("cost_per_hour", f"{cost!r} must be a number of at least 0")
     if not rows:
         raise BadPlan("requests", "there are none; give at least one")

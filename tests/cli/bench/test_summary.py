@@ -121,3 +121,10 @@ def test_slo_terms() -> None:
     for text in ("ttft", "ttft=5", "ttft=-1ms", "itl_p90=3ms"):
         with pytest.raises(BadPlan, match="--slo"):
             parse_slo(text)
+
+
+def test_an_answer_without_a_token_met_no_bound_on_its_tokens() -> None:
+    run = Run((sample(0.0), sample(1.0, (1.1, 1))))
+    slo = parse_slo("ttft=500ms")
+    assert attainment(run, slo) == 0.5 and values(run, slo)["slo_missed/ttft"].value == 1
+    assert attainment(run, parse_slo("itl_p99=5ms")) == 1.0  # it has no gap that could be too long

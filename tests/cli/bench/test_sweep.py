@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from null_server import NullServer
+from octavo.errors import InternalError
 from octavo_cli.bench.http_target import HttpTarget
 from octavo_cli.bench.options import Options, plan_at
 from octavo_cli.bench.page import goodput_curve
@@ -49,3 +50,20 @@ async def test_a_sweep_measures_and_draws_its_curve() -> None:
     } <= names and measured.figures.benchmark == "sweep"
     assert measured.figures.value("max_rate") == 20.0 and measured.figures.value("attainment/r40") < 0.9
     assert goodput_curve(measured.figures).count("<svg") == 2 and any("rate 20/s" in line for line in said)
+
+
+async def test_a_server_that_answers_nothing_ends_the_sweep_at_once() -> None:
+    server = NullServer(error_after=1)
+    options = Options(arrivals="constant", duration_s=0.3, slo="ttft=9s", warmup=0, shape=Shape(max_tokens=3))
+    async with server.running(), HttpTarget(server.url) as target:
+        with pytest.raises(InternalError, match="requests failed, one with stream-error"):
+            await sweep(target, lambda rate: plan_at(options, rate), 20.0, lambda line: None)
+    assert len(server.bodies) <= 7  # one rate, not thirteen
+
+
+async def test_a_rate_at_which_nothing_arrives_ends_the_search() -> None:
+    server = NullServer(refuse_share=1)
+    options = Options(arrivals="poisson", duration_s=0.2, slo="ttft=9s", warmup=0, shape=Shape(max_tokens=1))
+    async with server.running(), HttpTarget(server.url) as target:
+        measured = await sweep(target, lambda rate: plan_at(options, rate), 40.0, lambda line: None)
+    assert measured.figures.value("max_rate") == 0.0

@@ -62,7 +62,7 @@ def test_azure_burstgpt_and_sharegpt(tmp_path: Path) -> None:
         (45, 32, 1),
     ]
     made = read(tmp_path, SHARE, name="share.json")
-    assert [session.name for session in made.sessions] == ["x", "z"]
+    assert [session.name for session in made.sessions] == ["g0", "g2"]
     assert [(turn.text, turn.max_tokens) for turn in made.sessions[1].turns] == [("one", 1), ("two", 128)]
     assert made.sessions[0].turns[0].max_tokens == 10
 
@@ -102,6 +102,13 @@ def test_azure_burstgpt_and_sharegpt(tmp_path: Path) -> None:
         ('[{"id": 1}]', "", r"\[0\].conversations: must be a list"),
         ("hello\n", "", "trace.txt:1: the format is not recognised; name it with --trace-format"),
         ("", "mooncake", "holds no request"),
+        (MOONCAKE.replace("27482", "1" + "0" * 400), "mooncake", "trace.txt:1: timestamp: 1000.*must be a number"),
+        ("[" * 100_000, "sharegpt", "is not JSON"),
+        ('{"a":' * 100_000, "mooncake", "trace.txt:1: is not JSON"),
+        (AZURE.split("\n")[0] + "\nnan,10,5\n", "", "trace.txt:2: TIMESTAMP: nan must be a number"),
+        (AZURE.split("\n")[0] + "\n-5,10,5\n", "", "trace.txt:2: TIMESTAMP: -5.0 must be a number"),
+        (AZURE.split("\n")[0] + '\n"' + "x" * 200_000 + '",10,5\n', "", "trace.txt:2: is no row: field larger"),
+        (SHARE.replace("hi", "\\ud800 hi"), "", r"\[0\].conversations\[0\].value: holds half a surrogate pair"),
         (MOONCAKE, "moon", "--trace-format: 'moon' is unknown; use mooncake, azure, burstgpt, sharegpt"),
     ],
 )
@@ -124,7 +131,24 @@ def test_a_written_trace_has_its_statistics(tmp_path: Path, hit_share: float) ->
 
 
 def test_a_trace_that_cannot_be_written_is_refused() -> None:
-    with pytest.raises(BadPlan, match=r"--hit-share: 1.5 must lie in"):
+    with pytest.raises(BadPlan, match=r"--hit-share: 1.5 must be at least 0 and at most 1"):
         list(write_trace(TraceShape(hit_share=1.5)))
-    with pytest.raises(BadPlan, match="--families: 0 is too small"):
+    with pytest.raises(BadPlan, match="--families: 0 must be at least 1"):
         list(write_trace(TraceShape(families=0)))
+
+
+def test_conversations_of_one_id_are_different_sessions(tmp_path: Path) -> None:
+    twice = json.dumps([{"id": "same", "conversations": [{"from": "human", "value": "hi"}]}] * 3)
+    made = read(tmp_path, twice, name="share.json")
+    assert len({session.name for session in made.sessions}) == 3  # or two of three would count as repeats
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("input_mean", float("nan")), ("input_mean", float("inf")), ("output_mean", 1e300), ("output_spread", 1e200),
+     ("input_spread", float("nan")), ("hit_share", float("nan")), ("arrivals", OpenLoop("poisson", float("inf")))],
+)  # fmt: skip
+def test_a_trace_of_no_finite_shape_is_refused(field: str, value: object) -> None:
+    option = "rate" if field == "arrivals" else field.replace("_", "-")
+    with pytest.raises(BadPlan, match=f"--{option}: .* must be"):
+        list(write_trace(TraceShape(**{field: value})))

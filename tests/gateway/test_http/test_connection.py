@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,3 +71,26 @@ async def test_a_head_that_trickles_is_cut_off(edge: Any, monkeypatch: pytest.Mo
     assert (await edge.http.get("/health")).status_code == 200
     await asyncio.sleep(0.3)
     assert (await edge.http.get("/health")).status_code == 200
+
+
+class ClosedUnderUvloop:
+    """A socket whose descriptor is gone: uvloop's stand-in raises ValueError and not OSError."""
+
+    def setsockopt(self, *_: object) -> None:
+        raise ValueError("negative file descriptor")
+
+    def fileno(self) -> int:
+        return -1
+
+
+async def test_a_connection_that_is_closed_already_can_still_be_dropped() -> None:
+    aborted: list[bool] = []
+    transport = SimpleNamespace(
+        get_extra_info=lambda _name: ClosedUnderUvloop(),
+        abort=lambda: aborted.append(True),
+        get_write_buffer_size=lambda: 7,
+    )
+    closed = SimpleNamespace(transport=transport, cycle=None)
+    connection.Connection.abort(closed)  # type: ignore[arg-type]
+    assert aborted == [True]
+    assert connection.Connection._unsent_bytes(closed) == 7  # type: ignore[arg-type]

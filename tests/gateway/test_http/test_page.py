@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -11,9 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
+from octavo.errors import Overloaded
 from octavo.rpc.testing import running_host
 from octavo_gateway.http.server import start_http
 from octavo_gateway.page.assets import FOLDER, load_assets
+from octavo_gateway.requests import Audience
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -166,3 +169,26 @@ async def test_a_drain_ends_the_viewers_streams(new_gateway: Any, make_feed: Any
             rest = [line async for line in lines if line]
             await draining
     assert rest[-2:] == ["event: bye", "data: {}"]
+
+
+async def test_one_tenant_cannot_take_every_place(make_feed: Any) -> None:
+    _, feed = make_feed(max_viewers=8)
+    with contextlib.ExitStack() as looking:
+        for _ in range(2):
+            looking.enter_context(feed.viewer(Audience("acme", False)))
+        with pytest.raises(Overloaded, match="2 viewers of tenant acme look already"):
+            looking.enter_context(feed.viewer(Audience("acme", False)))
+        looking.enter_context(feed.viewer(Audience("beta", False)))
+        for _ in range(5):
+            looking.enter_context(feed.viewer(Audience("ops", True)))
+        with pytest.raises(Overloaded, match="8 viewers look already"):
+            looking.enter_context(feed.viewer(Audience("ops", True)))
+    assert feed.viewers == 0
+
+
+async def test_many_who_ask_at_once_are_one_question_to_the_scheduler(make_feed: Any) -> None:
+    cell, feed = make_feed()
+    moments = await asyncio.gather(*(feed.once(Audience("acme", False)) for _ in range(1000)))
+    assert cell.asked == 1 and len(moments) == 1000
+    await feed.once(Audience("acme", False))
+    assert cell.asked == 2  # a later one is a look of its own
