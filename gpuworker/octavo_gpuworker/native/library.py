@@ -52,7 +52,9 @@ def load_library(cache: Path | None = None, *, path: Path | None = None) -> Libr
         raise NativeUnavailable(reason)
     found = path or _find_or_build(cache or default_cache())
     if not is_whole(found):
-        raise NativeUnavailable(f"{found} cannot be loaded (missing, or damaged: it differs from its checksum); delete it")
+        raise NativeUnavailable(
+            f"{found} cannot be loaded (missing, or damaged: it differs from its checksum); delete it"
+        )
     try:
         handle = ctypes.CDLL(str(found))
     except OSError as error:

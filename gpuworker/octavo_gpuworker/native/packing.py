@@ -121,7 +121,9 @@ def _write(
     try:
         with os.fdopen(descriptor, "w+b") as file:
             start = _header_room(weights, entries, offset)
-            os.posix_fallocate(file.fileno(), 0, start + offset)  # a full disk is an error here, and SIGBUS in the map below
+            os.posix_fallocate(
+                file.fileno(), 0, start + offset
+            )  # a full disk is an error here, and SIGBUS in the map below
             # np.memmap: its pages are released with the last array over them, whatever an error's traceback still holds
             whole = np.memmap(file, np.uint8, "r+", shape=(start + offset,))
             _fill(whole[start:], entries, files, config, weights, library, progress)
