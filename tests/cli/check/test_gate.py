@@ -95,6 +95,13 @@ def test_a_release_needs_a_reference_and_its_bounds() -> None:
         "1 requests of the benchmark failed",
     ]
     assert bounds_missed(ReleaseGate(), figures) == []
+    # a benchmark whose requests were refused, or that measured nothing of what is bounded, is no pass
+    empty = Figures("serve", (Figure("throughput/output", 11.0, "tokens/s"), Figure("rejected", 2.0, "requests")))
+    assert bounds_missed(settings, empty) == [
+        "ttft_p99 was not measured, and release_gate.max_ttft_p99_ms bounds it",
+        "itl_p99 was not measured, and release_gate.max_itl_p99_ms bounds it",
+        "2 requests of the benchmark were refused",
+    ]
 
 
 def test_references_are_read_whole_or_refused(tmp_path: Path) -> None:
