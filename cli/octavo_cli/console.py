@@ -7,7 +7,7 @@ import re
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from octavo_cli.service_log import LAST_WORDS, Record
+from octavo_cli.service_log import LAST_WORDS, SETTINGS_WORDS, Record
 from octavo_cli.state import ServiceState
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
@@ -88,6 +88,8 @@ class ConsoleWatcher:
 
 
 def _is_progress(record: Record) -> bool:
+    if record.message.startswith(SETTINGS_WORDS):
+        return False
     # a line without a level may be part of a traceback: only one that counts something is progress
     return record.level == "info" or (not record.level and share_done(record.message) is not None)
 

@@ -3,7 +3,7 @@
 0    done: the answer is complete, the cluster is ready, the cluster drained clean
 1    failed: a request failed, a service died, a cluster is there but not ready
 2    unusable arguments or settings; the message names the key and the fix
-3    an artifact does not match the manifest (a worker's own code, passed on)
+3    a model's file is missing, damaged or not the manifest's (a service's own code, passed on by `up`)
 4    no cluster: nothing runs in the run folder, or nothing answers at --url
 130  interrupted by Ctrl-C before the answer was complete
 """

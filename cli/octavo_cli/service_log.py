@@ -10,6 +10,8 @@ _SEVERE = ("error", "critical")
 _ENDED = "ended with exit code "
 LAST_WORDS = ("cannot start: ", _ENDED)
 """How the lines begin that a service logs at its end; `reason_of_death` is made of them."""
+SETTINGS_WORDS = ("setting ", "settings at their default: ")
+"""How the lines begin in which a service lists its settings; they name every field, and none is progress."""
 
 
 @dataclass(frozen=True, slots=True)

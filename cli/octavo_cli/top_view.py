@@ -18,16 +18,21 @@ STATES = (("free", " ", "bright_black"), ("cached", "░", "blue"), ("held", "�
           ("transfer", "█", "magenta"))  # fmt: skip
 MAX_ROWS = 20
 MAX_ENDED = 5
+WIDE = 130
+"""Columns from which every column of the requests fits; below, tenant and place go and the bars shrink."""
 BAR_CELLS = 24
-MAP_CELLS = 64
+NARROW_BAR_CELLS, NARROW_ID_CELLS = 8, 20
+MAP_CELLS, NARROW_MAP_CELLS = 64, 8
+BESIDE_MAP_CELLS = 72
+"""Columns that a pool's name and figures take beside its map."""
 
 
-def draw(moment: dict[str, Any]) -> RenderableType:
-    """Everything that the audience may see, in one renderable."""
+def draw(moment: dict[str, Any], width: int) -> RenderableType:
+    """Everything that the audience may see, in one renderable for so many columns, 80 at least."""
     parts: list[RenderableType] = [headline(moment), latency_line(moment), goodput_line(moment)]
     if moment["workers"] or moment["stores"]:
-        parts.append(pools(moment))
-    parts.append(requests(moment))
+        parts.append(pools(moment, width))
+    parts.append(requests(moment, width))
     if moment["ledger"]:
         parts.append(ledger(moment["ledger"]))
     return Group(*parts)
@@ -79,14 +84,16 @@ def shrink(states: Sequence[str], cells: int) -> list[int]:
     return [int(max(Counter(group).items(), key=lambda item: (item[1], item[0]))[0]) for group in groups]
 
 
-def pools(moment: dict[str, Any]) -> Table:
+def pools(moment: dict[str, Any], width: int) -> Table:
     """One row per worker's pool and per tier below it."""
+    map_cells = min(MAP_CELLS, max(NARROW_MAP_CELLS, width - BESIDE_MAP_CELLS))
     table = Table(box=None, pad_edge=False, expand=False)
-    for name in ("pool", "map", "used", "", ""):
+    table.add_column("pool", no_wrap=True, max_width=None if width >= WIDE else NARROW_ID_CELLS)
+    for name in ("map", "used", "", ""):
         table.add_column(name, no_wrap=True)
     for worker in moment["workers"]:
         cells = Text()
-        for state in shrink(worker["block_map"], MAP_CELLS):
+        for state in shrink(worker["block_map"], map_cells):
             _name, mark, colour = STATES[state]
             cells.append("·" if mark == " " else mark, style=colour)
         table.add_row(
@@ -94,15 +101,15 @@ def pools(moment: dict[str, Any]) -> Table:
             cells,
             f"{worker['blocks_total'] - worker['blocks_free']}/{worker['blocks_total']} blocks",
             f"{worker['blocks_cached']} cached",
-            f"{worker['running']}/{worker['max_seqs']} sequences, step {ms(worker['step_us'] / 1000)}",
+            f"{worker['running']}/{worker['max_seqs']} running, step {ms(worker['step_us'] / 1000)}",
         )
     for store in moment["stores"]:
         for tier in store["tiers"]:
             share = tier["used_bytes"] / tier["capacity_bytes"] if tier["capacity_bytes"] else 0.0
-            lit = min(MAP_CELLS, max(bool(tier["used_bytes"]), round(share * MAP_CELLS)))
+            lit = min(map_cells, max(bool(tier["used_bytes"]), round(share * map_cells)))
             table.add_row(
                 f"{store['store_id']} {tier['name']}",
-                Text("░" * lit, style="blue") + Text("·" * (MAP_CELLS - lit), style="bright_black"),
+                Text("░" * lit, style="blue") + Text("·" * (map_cells - lit), style="bright_black"),
                 f"{tier['used_bytes'] / 2**20:.1f}/{tier['capacity_bytes'] / 2**20:.0f} MB",
                 f"{tier['keys']} blocks",
                 f"hits {tier['hits']}, misses {tier['misses']}",
@@ -110,39 +117,46 @@ def pools(moment: dict[str, Any]) -> Table:
     return table
 
 
-def progress(request: dict[str, Any]) -> Text:
+def progress(request: dict[str, Any], cells: int = BAR_CELLS) -> Text:
     """A request's bar: the prompt's share, then the output's, in the colour of the phase."""
     colour = PHASES.get(request["phase"], "white")
     prompt = request["prompt_tokens"] * request["choices"]
     whole = max(1, prompt + request["max_tokens"])
     done = request["computed_tokens"] if not request["output_tokens"] else prompt
-    computed = round(BAR_CELLS * min(prompt, done) / whole)
-    output = round(BAR_CELLS * request["output_tokens"] / whole)
-    rest = max(0, BAR_CELLS - computed - output)
+    computed = round(cells * min(prompt, done) / whole)
+    output = round(cells * request["output_tokens"] / whole)
+    rest = max(0, cells - computed - output)
     return Text("▒" * computed + "█" * output, style=colour) + Text("·" * rest, style="bright_black")
 
 
-def requests(moment: dict[str, Any]) -> Table:
+def requests(moment: dict[str, Any], width: int) -> Table:
     """Running, then waiting, then the latest that ended."""
+    wide = width >= WIDE
     table = Table(box=None, pad_edge=False)
-    for name in ("request", "tenant", "phase", "progress", "tokens", "age", "device", "blocks", "where"):
+    table.add_column("request", no_wrap=True, max_width=None if wide else NARROW_ID_CELLS)
+    for name in (*(("tenant",) if wide else ()), "phase", "progress", "tokens", "age", "device", "blocks"):
         table.add_column(name, no_wrap=True)
+    if wide:
+        table.add_column("where", no_wrap=True)
     running = {(item["tenant"], item["request_id"]) for item in moment["running"]}
     waiting = [item for item in moment["waiting"] if (item["tenant"], item["request_id"]) not in running]
     listed = [*moment["running"], *waiting]
     for item in listed[:MAX_ROWS]:
         table.add_row(
-            item["request_id"], item["tenant"], Text(item["phase"], style=PHASES.get(item["phase"], "white")),
-            progress(item), f"{item['prompt_tokens']}+{item['output_tokens']}/{item['max_tokens']}",
-            ms(item["age_us"] / 1000), ms(device_us(item) / 1000), str(item["blocks"]), " ".join(item["workers"]),
+            item["request_id"], *((item["tenant"],) if wide else ()),
+            Text(item["phase"], style=PHASES.get(item["phase"], "white")),
+            progress(item, BAR_CELLS if wide else NARROW_BAR_CELLS),
+            f"{item['prompt_tokens']}+{item['output_tokens']}/{item['max_tokens']}",
+            ms(item["age_us"] / 1000), ms(device_us(item) / 1000), str(item["blocks"]),
+            *((" ".join(item["workers"]),) if wide else ()),
         )  # fmt: skip
     if len(listed) > MAX_ROWS:
         table.add_row(f"and {len(listed) - MAX_ROWS} more")
     for item in moment["recent"][:MAX_ENDED]:
         table.add_row(
-            item["request_id"], item["tenant"], Text(item["outcome"], style="dim"), "",
+            item["request_id"], *((item["tenant"],) if wide else ()), Text(item["outcome"], style="dim"), "",
             f"{item['prompt_tokens']}+{item['output_tokens']}", ms(item["age_us"] / 1000),
-            ms(device_us(item) / 1000), "", item["reason"], style="dim",
+            ms(device_us(item) / 1000), "", *((item["reason"],) if wide else ()), style="dim",
         )  # fmt: skip
     return table
 

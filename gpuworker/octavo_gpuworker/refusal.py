@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from octavo_gpuworker.backends.blocks import BlockPool
-from octavo_gpuworker.orders import AdmitOrder
+from octavo_gpuworker.orders import AdmitOrder, Sampling
 
 
 def admit_fault(order: AdmitOrder, pool: BlockPool, vocab: int) -> str:
@@ -24,6 +25,8 @@ def admit_fault(order: AdmitOrder, pool: BlockPool, vocab: int) -> str:
     if max(order.tokens) >= vocab:
         return f"tokens: id {max(order.tokens)} is outside the vocabulary of {vocab}"
     sampling = order.sampling
+    if fault := _sampling_fault(sampling):
+        return f"sampling: {fault}"
     ids = [*(token for token, _ in sampling.bias), *sampling.stop_ids]
     if ids and not 0 <= max(ids) < vocab:
         return f"sampling: id {max(ids)} is outside the vocabulary of {vocab}"
@@ -32,6 +35,24 @@ def admit_fault(order: AdmitOrder, pool: BlockPool, vocab: int) -> str:
         if len(sibling.blocks) < needed:
             return f"siblings: seq {sibling.seq} has {len(sibling.blocks)} blocks, the prompt covers {needed}"
     return next(filter(None, (blocks_fault(b, pool) for b in (order.blocks, *(s.blocks for s in order.siblings)))), "")
+
+
+def _sampling_fault(sampling: Sampling) -> str:
+    """A number that a sampler could only answer with nonsense; a native step that holds one is refused as a whole."""
+    finite = ("temperature", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    for name in finite:
+        if not math.isfinite(getattr(sampling, name)):
+            return f"{name} is {getattr(sampling, name)}; it must be finite"
+    if not sampling.repetition_penalty > 0:
+        return f"repetition_penalty is {sampling.repetition_penalty}; it must be above 0"
+    if not sampling.top_p > 0:
+        return f"top_p is {sampling.top_p}; it must be above 0"
+    if sampling.top_k < 0:
+        return f"top_k is {sampling.top_k}; it must be 0 (all) or more"
+    if not 0 <= sampling.min_p <= 1:
+        return f"min_p is {sampling.min_p}; it must lie in [0, 1]"
+    wrong = [token for token, value in sampling.bias if math.isnan(value) or value == math.inf]
+    return f"the bias of token {wrong[0]} is not a number below infinity" if wrong else ""
 
 
 def blocks_fault(blocks: Iterable[int], pool: BlockPool) -> str:

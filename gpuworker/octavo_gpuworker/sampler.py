@@ -25,7 +25,10 @@ GREEDY_BELOW = 1e-5
 
 @torch.inference_mode()
 def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
-    """logits [R, V] float32 (may be overwritten) and the R sequences that they continue. One wait for the device at the end."""
+    """logits [R, V] float32 (may be overwritten) and the R sequences that they continue. One wait for the device at the end.
+
+    A token is -1 where the row's logits are not finite, edits took one to NaN or +inf, or every token is forbidden.
+    """
     if not rows:
         return Sampled([], [])
     broken = ~torch.isfinite(logits.sum(dim=1))
@@ -34,6 +37,8 @@ def sample(logits: Tensor, rows: Rows[Sequence]) -> Sampled:
     for i, seq in enumerate(rows):
         if seq.sampling.alters_logits:
             _alter(logits[i], seq)
+            # beyond float32's range, or every token forbidden; -inf alone is a token that is forbidden
+            broken[i] |= ~torch.isfinite(logits[i].amax())
     tokens = _choose(logits, rows)
     logprobs: list[TokenLogprobs | None] = [None] * len(rows)
     chosen = torch.where(broken, -1, tokens).tolist()

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from octavo.errors import OctavoError
+
 MAGIC: Final = b"GGUF"
 STRING: Final = 8
 ARRAY: Final = 9
@@ -26,13 +28,11 @@ MAX_ENTRIES: Final = 1 << 20
 """More metadata keys or tensors than any model has: a damaged count, not a file to walk for minutes."""
 
 
-class BadArtifact(ValueError):
-    """A model file that cannot be served. One line: what is wrong and what to do; `reason` is a stable word for programs."""
+class BadArtifact(OctavoError, ValueError):
+    """A model file that cannot be served. One line: what is wrong and what to do. A service or command ends with exit code 3."""
 
-    def __init__(self, message: str, *, reason: str = "bad-artifact") -> None:
-        super().__init__(message)
-        self.message = message
-        self.reason = reason
+    default_reason = "bad-artifact"
+    exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)

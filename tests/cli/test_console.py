@@ -21,6 +21,10 @@ def shown(terminal: bool, width: int = 100) -> tuple[io.StringIO, ConsoleWatcher
 def play(watcher: ConsoleWatcher) -> None:
     for message in ("loading weights: 10%", "loading weights: 100%", "listening"):
         watcher.record("gpuworker-0", Record("info", message))
+    watcher.record("gpuworker-0", Record("info", "setting engine.kernels = 'torch' (flag)"))
+    watcher.record(
+        "gpuworker-0", Record("info", "settings at their default: engine.kernels='auto' release_gate.skip=()")
+    )
     watcher.record("gateway", Record("info", "loading the tokenizer"))
     watcher.record("gateway", Record("warning", "the scheduler does not answer yet"))
     watcher.record("gateway", Record("error", "cannot start: no model"))

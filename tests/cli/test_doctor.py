@@ -86,6 +86,12 @@ def test_the_command_prints_json_and_ends_with_1_when_something_fails(octavo: An
     assert names["model"] == "fail" and names["torch"] == "ok"
 
 
+def test_the_fingerprint_of_a_model_that_is_not_there_is_one_line_and_exit_code_3(octavo: Any) -> None:
+    done = octavo("manifest", "fingerprint", "--model", "no-such-model")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("octavo: model 'no-such-model': no such file") and done.stderr.count("\n") == 1
+
+
 def test_the_command_line_never_imports_torch() -> None:
     code = "import sys, octavo_cli.main, octavo_cli.doctor; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -50,10 +50,10 @@ def a_moment(**given: Any) -> dict[str, Any]:
     return plain | given
 
 
-def drawn(content: dict[str, Any]) -> str:
-    console = Console(width=160, record=True, file=None, force_terminal=False, quiet=False)
+def drawn(content: dict[str, Any], width: int = 160) -> str:
+    console = Console(width=width, record=True, file=None, force_terminal=False, quiet=False)
     with console.capture() as captured:
-        console.print(draw(content))
+        console.print(draw(content, console.width))
     return captured.get()
 
 
@@ -64,6 +64,21 @@ def test_a_frame_holds_every_figure() -> None:
                  "ledger, net: prefix cache +9.0 ms"):  # fmt: skip
         assert word in text, word
     assert "offload" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 130])
+def test_no_figure_is_cut_on_a_narrower_terminal(width: int) -> None:
+    name = "4732cf996fb042a6a535cab8acc932b1"
+    worker = {**a_moment()["workers"][0], "worker_id": "gpuworker-0", "blocks_total": 1455, "blocks_free": 11}
+    running = [request(name, "prefill", age_us=9_500_000.0, prompt_tokens=512, max_tokens=128, computed_tokens=512)]
+    text = drawn(a_moment(workers=[worker], running=running), width)
+    for word in ("gpuworker-0", "1444/1455 blocks", "25 cached", "1/32 running, step 21.0 ms", "hits 4, misses 5",
+                 "512+0/128", "9.50 s", "3.0 ms", "prefill"):  # fmt: skip
+        assert word in text, word
+    assert all(len(line.rstrip()) <= width for line in text.splitlines())
+    pools, requests = text.split("request   ")
+    assert "…" not in pools and requests.count("…") == (width < 130)  # of all names, the long id alone
+    assert name[:19] in requests and ("client_cancel" in requests) is (width >= 130)
 
 
 def test_a_tenants_frame_has_no_pools() -> None:

@@ -353,7 +353,7 @@ async def whole_and_stream(cluster: Cluster, body: dict[str, Any]) -> tuple[Any,
     listed = sorted(unary["choices"], key=lambda choice: choice["index"])
     cached = usage.pop("prompt_tokens_details"), unary["usage"].pop("prompt_tokens_details")
     assert all(item["cached_tokens"] <= usage["prompt_tokens"] for item in cached)
-    assert all(item.pop("octavo_cost")["decode_device_us"] > 0 for item in (usage, unary["usage"]))
+    assert all(item.pop("octavo_cost")["prefill_device_us"] > 0 for item in (usage, unary["usage"]))
     return (
         ([choice["text"] for choice in listed], [choice["finish_reason"] for choice in listed], unary["usage"]),
         ([texts[i] for i in sorted(texts)], [reasons[i] for i in sorted(reasons)], usage),

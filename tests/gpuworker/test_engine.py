@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -504,6 +505,22 @@ BAD = {
     "sampling: id 500": {"sampling": dataclasses.replace(GREEDY, stop_ids=frozenset({500}))},
     "sampling: id 97": {"sampling": dataclasses.replace(GREEDY, bias=((97, 1.0),))},
     "slot: 8": {"slot": 8},
+} | {
+    f"sampling: {message}": {"sampling": dataclasses.replace(GREEDY, **change)}
+    for message, change in {
+        "temperature is nan": {"temperature": math.nan},
+        "temperature is inf": {"temperature": math.inf},
+        "presence_penalty is nan": {"presence_penalty": math.nan},
+        "frequency_penalty is -inf": {"frequency_penalty": -math.inf},
+        "repetition_penalty is inf": {"repetition_penalty": math.inf},
+        "repetition_penalty is -1.0": {"repetition_penalty": -1.0},
+        "top_p is -0.5": {"top_p": -0.5},
+        "top_p is nan": {"top_p": math.nan},
+        "top_k is -1": {"top_k": -1},
+        "min_p is nan": {"min_p": math.nan},
+        "min_p is 1.5": {"min_p": 1.5},
+        "the bias of token 5 is": {"bias": ((4, -math.inf), (5, math.inf))},
+    }.items()
 }
 
 

@@ -168,6 +168,14 @@ def test_an_artifact_of_another_hash_is_named(name) -> None:
     assert caught.value.exit_code == 3 and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_a_model_that_is_not_there_ends_with_exit_code_3_on_every_backend(tmp_path, kernels) -> None:
+    manifest = Manifest(model=ModelSettings(ref=str(tmp_path / "absent.gguf")), engine=EngineSettings(kernels=kernels))
+    with pytest.raises(OctavoError, match="no such file or folder") as caught:
+        service.load(manifest, lambda done, total: None)
+    assert caught.value.exit_code == 3 and "\n" not in str(caught.value)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal is for machines without CUDA")
 def test_cuda_without_cuda_is_refused_in_one_line(tmp_path) -> None:
     manifest = Manifest(engine=EngineSettings(device="cuda"))

@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables for a terminal: wider than it where they must be, since a name cut short names nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from rich.table import Table
 
 from octavo_cli.bench.compare import Comparison
 
+WIDEST = 200
+
 
 def print_figures(figures: Figures, console: Console) -> None:
-    """Every figure of a run, drawn from the form."""
+    """Every figure of a run, drawn from the form; the quartiles are those of its n samples, whatever quantile it is itself."""
+    floors = any(item.floor_ratio for item in figures.results)
     table = Table(title=figures.benchmark, title_justify="left")
-    for column in ("name", "value", "unit", "n", "quartiles"):
-        table.add_column(column, overflow="fold")  # a name cut short names nothing
+    for column in ("name", "value", "unit", *(("of floor",) if floors else ()), "n", "quartiles of the n"):
+        table.add_column(column, no_wrap=True)
     for item in figures.results:
         quartiles = f"{item.spread[0]:.4g} - {item.spread[1]:.4g}" if item.spread else ""
-        table.add_row(item.name, f"{item.value:.4g}", item.unit, str(item.n), quartiles)
+        floor = f"{100 / item.floor_ratio:.0f}%" if item.floor_ratio else ""
+        of_floor = (floor,) if floors else ()
+        table.add_row(item.name, f"{item.value:.4g}", item.unit, *of_floor, str(item.n), quartiles)
+    console.width = max(console.width, console.measure(table, options=console.options.update(max_width=WIDEST)).maximum)
     console.print(table)
 
 

@@ -51,6 +51,14 @@ class Report:
             return "a variant whose quality is that of bfloat16"
         return "faster variant"
 
+    @property
+    def why(self) -> str:
+        """What stands in the way of a better claim; empty when there is none."""
+        failed = [item.name for item in self.results if item.verdict == "fail"]
+        if failed:
+            return f"failed: {', '.join(failed)}"
+        return "neither parity nor quality was shown to hold" if self.claim == "faster variant" else ""
+
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         results = [asdict(item) for item in self.results]

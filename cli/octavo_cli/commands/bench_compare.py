@@ -20,8 +20,8 @@ from octavo_cli.outputs import check_output
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A.json", help="Figures to compare with.")],
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="Figures to compare.")],
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="Figures to compare with.", exists=True, dir_okay=False)],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Figures to compare.", exists=True, dir_okay=False)],
     json_path: Annotated[str, typer.Option("--json", help="Write the comparison to this file; -: stdout.")] = "",
 ) -> None:
     """Ratios B / A, paired by request, with 95% intervals; refuses unlike workloads and lists what else differs."""

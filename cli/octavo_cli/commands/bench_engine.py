@@ -11,12 +11,10 @@ import typer
 from octavo.figures import Figures, to_json, write_figures
 from octavo.rpc.settings import load_settings
 from rich.console import Console
-from rich.table import Table
 
+from octavo_cli.bench.report import print_figures
 from octavo_cli.engine_bench.engine import ROWS, EnginePlan, check_rows, measure_engine
 
-TABLE_WIDTH = 130
-"""Names are long; a terminal that is narrower breaks the lines."""
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -46,15 +44,7 @@ def show(figures: Figures, notes: list[str], json_path: str) -> None:
         return
     if json_path:
         write_figures(Path(json_path), figures)
-    table = Table(title=figures.benchmark, title_justify="left")
-    table.add_column("name", no_wrap=True, min_width=max(len(item.name) for item in figures.results))
-    for heading in ("value", "unit", "of floor", "n", "quartiles"):
-        table.add_column(heading, no_wrap=True)
-    for item in figures.results:
-        quartiles = f"{item.spread[0]:.4g} - {item.spread[1]:.4g}" if item.spread else ""
-        floor = f"{100 / item.floor_ratio:.0f}%" if item.floor_ratio else ""
-        table.add_row(item.name, f"{item.value:.4g}", item.unit, floor, str(item.n), quartiles)
-    Console(width=max(Console().width, TABLE_WIDTH)).print(table)
+    print_figures(figures, Console())
     for note in notes:
         typer.echo(f"note: {note}")
     for key, value in figures.config.items():

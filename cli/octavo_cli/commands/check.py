@@ -65,7 +65,7 @@ def check(
     if as_json:
         typer.echo(json.dumps(report.to_json()))
     else:
-        typer.echo(f"{report.model}: {report.claim}")
+        typer.echo(f"{report.model}: {report.claim}" + (f" ({report.why})" if report.why else ""))
     if not report.passed:
         raise typer.Exit(FAILED)
 

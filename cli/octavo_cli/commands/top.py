@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -13,6 +14,9 @@ from rich.live import Live
 from octavo_cli.live_feed import moment, moments
 from octavo_cli.locate import http_url
 from octavo_cli.top_view import draw
+
+PIPE_WIDTH = 160
+"""Columns where nobody's terminal says how many there are."""
 
 
 def top(
@@ -24,15 +28,15 @@ def top(
 ) -> None:
     """Watch workers, blocks, requests and latencies as they change; Ctrl-C ends it."""
     address = http_url(url, run_dir)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     if as_json:
         typer.echo(json.dumps(moment(address, api_key)))
     elif once or not console.is_terminal:
-        console.print(draw(moment(address, api_key)))
+        console.print(draw(moment(address, api_key), console.width))
     else:
         with contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as screen:
             for item in moments(address, api_key):
-                screen.update(draw(item), refresh=True)
+                screen.update(draw(item, console.width), refresh=True)
 
 
 def register(app: typer.Typer) -> None:

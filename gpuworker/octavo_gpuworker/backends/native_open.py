@@ -76,19 +76,22 @@ def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> Nat
     if reason := refusal(config, weights, kv_dtype=kv_dtype):
         raise NativeRefused(reason)
     try:
-        library = load_library()
+        library, cache = load_library(), default_cache()
     except NativeUnavailable as error:
         raise NativeRefused(str(error)) from error
     weights_blake3 = weights_hash(files)
     try:
-        packed = pack(
-            files, config, weights, library, cache=default_cache(), weights_blake3=weights_blake3, progress=progress
-        )
+        packed = pack(files, config, weights, library, cache=cache, weights_blake3=weights_blake3, progress=progress)
     except OSError as error:
-        raise NativeRefused(f"the packed weights cannot be kept in {default_cache()}: {error}") from error
+        raise NativeRefused(f"the packed weights cannot be kept in {cache}: {error}") from error
     size = engine.kv_block_tokens
     num_blocks = pool_blocks(manifest, block_bytes(config, kv_dtype, size))
-    pool = new_pool(config, kv_dtype, num_blocks, size)
+    try:
+        pool = new_pool(config, kv_dtype, num_blocks, size)
+    except (MemoryError, ValueError) as error:  # beyond what the system promises, or beyond what an array can be
+        raise OctavoError(
+            f"a KV pool of {num_blocks} blocks cannot be had ({error}); lower engine.kv_num_blocks or engine.kv_pool_bytes"
+        ) from error
     threads = engine.threads or len(os.sched_getaffinity(0))
     try:
         model = NativeModel(

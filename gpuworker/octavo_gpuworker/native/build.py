@@ -36,6 +36,10 @@ UNIT_FLAGS: Final[dict[str, tuple[str, ...]]] = {
 """Units without an entry run on any x86-64."""
 
 
+SEAL: Final = b"OCTVLIB1"
+"""Ends a library, behind it the SHA-256 of what stands before: loading a truncated one would end the process by a signal."""
+
+
 class BuildError(RuntimeError):
     """The library cannot be compiled here: one line that says why."""
 
@@ -51,6 +55,15 @@ def fingerprint() -> str:
 def library_name() -> str:
     """File name of the library built from the present sources."""
     return f"liboctavo_native-{fingerprint()}.so"
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the file is a library as `build` left it."""
+    try:
+        whole = path.read_bytes()
+    except OSError:
+        return False
+    return whole[-40:] == SEAL + hashlib.sha256(whole[:-40]).digest()
 
 
 def unavailable() -> str:
@@ -77,6 +90,8 @@ def build(folder: Path, *, extra_flags: tuple[str, ...] = ()) -> Path:
             list(threads.map(lambda unit, made: _compile(compiler, unit, made, extra_flags), units, objects))
         made = Path(work) / "library.so"
         _run([compiler, "-shared", "-pthread", *extra_flags, "-o", str(made), *map(str, objects)])
+        with made.open("ab") as file:
+            file.write(SEAL + hashlib.sha256(made.read_bytes()).digest())
         target = folder / library_name()
         made.replace(target)
     return target
@@ -88,7 +103,7 @@ def _compile(compiler: str, unit: Path, made: Path, extra_flags: tuple[str, ...]
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         lines = (
             [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no message"]

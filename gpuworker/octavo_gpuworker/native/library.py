@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from octavo_gpuworker.native import abi
-from octavo_gpuworker.native.build import BuildError, build, library_name, unavailable
+from octavo_gpuworker.native.build import BuildError, build, is_whole, library_name, unavailable
 
 Isa = Literal["auto", "amx", "avx512", "avx2"]
 ISA_CODES: Final[dict[str, int]] = {"auto": 0, "avx2": 1, "avx512": 2, "amx": 3}
@@ -34,8 +35,12 @@ class Library:
 
 
 def default_cache() -> Path:
-    """Where libraries and packed weights are kept between starts: ~/.cache/octavo/native."""
-    return Path.home() / ".cache" / "octavo" / "native"
+    """Where libraries and packed weights are kept between starts: ~/.cache/octavo/native. NativeUnavailable: no home."""
+    try:
+        home = Path.home()
+    except RuntimeError as error:  # an arbitrary user id in a container
+        raise NativeUnavailable(f"there is no folder for libraries and packed weights: {error} Set HOME") from error
+    return home / ".cache" / "octavo" / "native"
 
 
 def load_library(cache: Path | None = None, *, path: Path | None = None) -> Library:
@@ -46,6 +51,8 @@ def load_library(cache: Path | None = None, *, path: Path | None = None) -> Libr
     if reason := unavailable():
         raise NativeUnavailable(reason)
     found = path or _find_or_build(cache or default_cache())
+    if not is_whole(found):
+        raise NativeUnavailable(f"{found} cannot be loaded (missing, or damaged: it differs from its checksum); delete it")
     try:
         handle = ctypes.CDLL(str(found))
     except OSError as error:
@@ -62,15 +69,18 @@ def load_library(cache: Path | None = None, *, path: Path | None = None) -> Libr
 def _find_or_build(cache: Path) -> Path:
     name = library_name()
     installed = Path(__file__).parent / name
-    if installed.is_file():
-        return installed
     built = cache / name
-    if built.is_file():
-        return built
+    for found in (installed, built):
+        if is_whole(found):
+            return found
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with (cache / "build.lock").open("w") as lock:  # two workers that start together compile once
+        with (cache / "build.lock").open("a") as lock:  # two workers that start together compile once
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return built if built.is_file() else build(cache)
+            if is_whole(built):
+                return built
+            for stale in cache.glob(".build-*"):  # of one that was killed: the lock is ours
+                shutil.rmtree(stale, ignore_errors=True)
+            return build(cache)
     except (BuildError, OSError) as error:
         raise NativeUnavailable(f"the library is not installed and cannot be built: {error}") from error

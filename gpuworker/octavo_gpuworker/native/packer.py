@@ -154,6 +154,11 @@ class Packer:
             else:
                 at = None if scales is None else scales.ctypes.data
                 failed = self._library.octavo_pack(abi.FORMATS[plan.format], piece.ctypes.data, *size, to, at)
+            if failed == -2:
+                raise BadArtifact(
+                    f"{self._where}: tensor {name} has values that {plan.format} cannot keep (not finite, or beyond "
+                    "float16's range in int4); convert the model again, or set engine.weights to bf16"
+                )
             if failed:
                 raise BadArtifact(
                     f"{self._where}: tensor {name} of {shape} does not fit its packed form; convert it again"

@@ -2,11 +2,12 @@
 
 The file: a page with the magic, the length and blake3 of a JSON header; then the entries, each on a cache line of its own. It is
 written beside its final name and moved there whole, so two workers that start together never see half of it; a file whose
-header, size or data does not match its checksum is packed again.
+header, size or data does not match its checksum, or whose entries are another model's, is packed again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -72,16 +73,30 @@ def pack(
     if weights not in FORMATS:
         raise ValueError(f"weights is {weights!r}; expected {', '.join(FORMATS)}")
     path = cache / f"{_key(files, config, weights, weights_blake3)}.octpack"
+    sizes = entries_of(config, weights, library)
+    with contextlib.suppress(OSError, BadArtifact):  # no lock: the file appears whole, and its folder may be read-only
+        return _kept(path, weights, sizes)
     cache.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:  # who comes second finds the file that the first one wrote
+    with path.with_suffix(".lock").open("a") as lock:  # who comes second finds the file that the first one wrote
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            try:
-                return open_packed(path)
-            except BadArtifact as error:
-                log.warning("%s; packing it again", error)
+        try:
+            return _kept(path, weights, sizes)
+        except FileNotFoundError:
+            log.debug("packing %s", path)
+        except (BadArtifact, PermissionError) as error:
+            log.warning("%s; packing it again", error)
+        for stale in cache.glob(f".packing-{path.stem}-*"):  # of one that was killed: the lock is ours
+            stale.unlink(missing_ok=True)
         _write(path, files, config, weights, library, progress)
     return open_packed(path)
+
+
+def _kept(path: Path, weights: Format, sizes: dict[str, int]) -> Packed:
+    """The file at `path`, if it is whole and what its name promises: another model's entries would be read out of bounds."""
+    packed = open_packed(path)
+    if packed.format != weights or {name: size for name, (_, size) in packed.entries.items()} != sizes:
+        raise BadArtifact(f"{path}: the packed weights are another model's")
+    return packed
 
 
 def _key(files: ModelFiles, config: ModelConfig, weights: Format, weights_blake3: str) -> str:
@@ -102,11 +117,11 @@ def _write(
     for name, size in sizes.items():
         entries[name] = (offset, size)
         offset += -(-size // 64) * 64
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".packing-")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".packing-{path.stem}-")
     try:
         with os.fdopen(descriptor, "w+b") as file:
             start = _header_room(weights, entries, offset)
-            file.truncate(start + offset)
+            os.posix_fallocate(file.fileno(), 0, start + offset)  # a full disk is an error here, and SIGBUS in the map below
             # np.memmap: its pages are released with the last array over them, whatever an error's traceback still holds
             whole = np.memmap(file, np.uint8, "r+", shape=(start + offset,))
             _fill(whole[start:], entries, files, config, weights, library, progress)

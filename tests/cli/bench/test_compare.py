@@ -95,3 +95,8 @@ def test_samples_survive_the_form() -> None:
     assert "samples" not in to_json(Figures("x", ()))
     with pytest.raises(ValueError, match=r"samples.ttft: must be a list of finite numbers and nulls"):
         from_json({**to_json(made), "samples": {"ttft": ["fast"]}})
+
+
+def test_a_file_that_is_not_there_is_an_unusable_argument(octavo: Any) -> None:
+    done = octavo("bench", "compare", "no-such-run.json", "b.json")
+    assert done.returncode == 2 and "file 'no-such-run.json' does not exist" in done.stderr

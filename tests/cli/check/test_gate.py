@@ -68,6 +68,9 @@ def test_what_may_be_claimed() -> None:
     assert report(parity="skip", quality="pass").claim == "a variant whose quality is that of bfloat16"
     assert report(parity="skip", quality="skip").claim == "faster variant"
     assert report(parity="pass", quality="fail").claim == "not correct"
+    assert report(parity="pass", quality="fail").why == "failed: quality"
+    assert report(stops="pass").why == "neither parity nor quality was shown to hold"
+    assert report(parity="pass", quality="skip").why == report(parity="skip", quality="pass").why == ""
 
 
 def test_a_release_needs_a_reference_and_its_bounds() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from octavo_gpuworker.native import build as build_module
 from octavo_gpuworker.native import library as library_module
 from octavo_gpuworker.native.build import BuildError, build, fingerprint
-from octavo_gpuworker.native.library import NativeUnavailable, load_library
+from octavo_gpuworker.native.library import Library, NativeUnavailable, load_library
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,8 +47,56 @@ def test_other_machines_take_the_torch_path(
         load_library()
 
 
-def test_a_damaged_library_is_no_crash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.00001, 0.5, 0.99])
+def test_a_truncated_library_is_no_crash(share: float, library: Library, tmp_path: Path) -> None:
+    """The dynamic linker maps a truncated file all the same, and touching what is missing is SIGBUS."""
     path = tmp_path / "broken.so"
-    path.write_bytes(b"\x7fELF but no more")
+    whole = library.path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(NativeUnavailable, match=r"broken\.so cannot be loaded"):
         load_library(path=path)
+
+
+def test_a_damaged_library_in_the_cache_is_built_again(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+
+    def build(folder: Path) -> Path:
+        built.append(folder)
+        made = folder / library_module.library_name()
+        made.write_bytes(library.path.read_bytes())
+        return made
+
+    monkeypatch.setattr(library_module, "build", build)
+    monkeypatch.setattr(library_module, "library_name", lambda: "liboctavo_native-other.so")
+    (tmp_path / "liboctavo_native-other.so").write_bytes(library.path.read_bytes()[:-1])
+    (tmp_path / ".build-killed").mkdir()
+    assert load_library(tmp_path).isas == library.isas
+    assert built == [tmp_path] and not (tmp_path / ".build-killed").exists()
+    load_library(tmp_path)
+    assert len(built) == 1
+
+
+def test_a_user_without_a_home_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(library_module.Path, "home", homeless)
+    monkeypatch.setattr(library_module, "library_name", lambda: "liboctavo_native-other.so")
+    with pytest.raises(NativeUnavailable, match="Set HOME"):
+        load_library()
+
+
+def test_threads_that_the_system_refuses_are_an_error(library: Library) -> None:
+    """In a process of its own: its address space is bounded, so that stacks of threads run out."""
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("the sanitizer itself needs an address space without bounds")
+    code = (
+        "import ctypes, resource, sys\n"
+        "library = ctypes.CDLL(sys.argv[1]); library.octavo_peak_macs_per_s.restype = ctypes.c_double\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (300_000_000, 300_000_000))\n"
+        "print(library.octavo_peak_macs_per_s(0, 1000, 0), library.octavo_peak_macs_per_s(0, 2, 0) > 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(library.path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "0.0 True\n"), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import subprocess
@@ -109,6 +110,71 @@ def test_two_workers_that_start_together_share_one_file(library: Library, tmp_pa
     assert answers[0] == answers[1] != ""
     assert len(list((tmp_path / "cache").glob("*.octpack"))) == 1
     assert multiprocessing.active_children() == [] and os.path.isdir(tmp_path)
+
+
+def test_a_full_disk_is_an_error_and_no_signal(library: Library, tmp_path: Path, monkeypatch) -> None:
+    """Pages of a sparse file that the disk cannot back end the process when they are written."""
+
+    def full(descriptor: int, start: int, size: int) -> None:
+        assert start == 0 and size > 200_000
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    checkpoint = make_checkpoint(tmp_path / "model", TINY)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        pack(checkpoint.files, TINY, "bf16", library, cache=tmp_path / "cache")
+    assert [entry.suffix for entry in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_what_a_killed_worker_left_is_cleared_by_the_next(library: Library, tmp_path: Path) -> None:
+    checkpoint, packed = packing(tmp_path, library)
+    packed.path.unlink()
+    cache = tmp_path / "cache"
+    (cache / f".packing-{packed.path.stem}-killed").write_bytes(b"half")
+    (cache / ".packing-of-another-that-runs").write_bytes(b"half")
+    pack(checkpoint.files, TINY, "bf16", library, cache=cache)
+    assert [entry.name for entry in cache.glob(".packing-*")] == [".packing-of-another-that-runs"]
+
+
+def test_a_cache_that_cannot_be_written_is_still_read(library: Library, tmp_path: Path, monkeypatch) -> None:
+    """An image with packed weights in a read-only layer: neither folder nor lock is touched."""
+    checkpoint, packed = packing(tmp_path, library)
+
+    def read_only(*args, **options) -> None:
+        raise PermissionError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    again = pack(checkpoint.files, TINY, "bf16", library, cache=tmp_path / "cache")
+    assert again.path == packed.path
+    with pytest.raises(PermissionError):
+        pack(checkpoint.files, TINY, "int8", library, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("what", ["another format", "another model"])
+def test_a_whole_file_of_something_else_is_packed_again(what: str, library: Library, tmp_path: Path) -> None:
+    checkpoint, packed = packing(tmp_path, library)
+    other = packing(tmp_path / "b", library, *(("int8",) if what == "another format" else ("bf16", "qwen2")))[1]
+    whole = packed.path.read_bytes()
+    os.replace(other.path, packed.path)
+    open_packed(packed.path)  # nothing is wrong with it but its place
+    again = pack(checkpoint.files, TINY, "bf16", library, cache=tmp_path / "cache")
+    assert again.format == "bf16" and again.path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(("weights", "value"), [("int8", float("nan")), ("int4", float("inf")), ("int4", 1e6)])
+def test_values_that_a_format_cannot_keep_are_named(
+    weights: str, value: float, library: Library, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    checkpoint = make_checkpoint(tmp_path / "model", TINY)
+    path = checkpoint.files.weights[0]
+    tensors = load_file(path)
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = value
+    save_file(tensors, path)
+    with pytest.raises(BadArtifact, match=rf"layers\.1\.mlp\.up_proj\.weight has values that {weights} cannot keep"):
+        pack(checkpoint.files, TINY, weights, library, cache=tmp_path / "cache")
+    pack(checkpoint.files, TINY, "bf16", library, cache=tmp_path / "cache")
 
 
 def test_a_model_that_cannot_be_packed_leaves_nothing_behind(library: Library, tmp_path: Path) -> None:

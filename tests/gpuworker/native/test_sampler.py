@@ -157,6 +157,24 @@ def test_a_grammar_allows_its_tokens_alone(temperature: float, library: Library)
         sample_native(library, logits, rows, arrays)
 
 
+NOTHING: dict[str, Sampling] = {
+    "every token forbidden": Sampling(temperature=0.0, stop_ids=frozenset(range(9)), min_tokens=50),
+    "every token forbidden, drawn": Sampling(top_p=0.9, stop_ids=frozenset(range(9)), min_tokens=50),
+    "a penalty beyond float32": Sampling(repetition_penalty=1e-44),
+    "a bias beyond float32": Sampling(temperature=0.0, bias=((4, 3e38), (4, 3e38))),
+}
+
+
+@pytest.mark.parametrize("what", NOTHING)
+def test_a_row_without_a_token_to_draw_fails_alone(what: str, library: Library) -> None:
+    logits = np.abs(np.random.default_rng(3).standard_normal((3, 9))).astype(np.float32) + 1
+    plain = Sampling(temperature=1.0, logprobs=2)
+    rows = [sequence(sampling, [1, 2, 4], 2, seed) for seed, sampling in enumerate((plain, NOTHING[what], plain))]
+    assert_equal(library, logits, rows)
+    tokens = sample_native(library, logits, rows).out_tokens[:3].tolist()
+    assert tokens[1] == -1 and min(tokens[0], tokens[2]) >= 0
+
+
 def test_a_row_does_not_depend_on_those_beside_it(library: Library) -> None:
     logits = np.random.default_rng(1).standard_normal((4, 500)).astype(np.float32)
     rows = [sequence(Sampling(top_p=0.9), [1, 2], 1, seed) for seed in (1, 2, 3, 4)]

@@ -123,7 +123,10 @@ int32_t octavo_step(OctavoModel *model, const OctavoBatch *batch, char *error, i
     }
 }
 
-void octavo_destroy(OctavoModel *model) { delete model; }
+void octavo_destroy(OctavoModel *model) {
+    { const std::lock_guard<std::mutex> after_the_running_step(model->busy); }
+    delete model;
+}
 
 int32_t octavo_isa_of(const OctavoModel *model) { return model->step.isa(); }
 
@@ -140,7 +143,7 @@ int32_t octavo_sample(const OctavoBatch *batch, const float *logits, int32_t voc
     }
 }
 
-double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, int32_t threads, int32_t isa) {
+double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, int32_t threads, int32_t isa) try {
     const Kernels &kernels = kernels_of(choose_isa(isa));
     ThreadPool pool(threads, 1);
     const int64_t piece = 1 << 18, pieces = bytes / piece;
@@ -149,9 +152,11 @@ double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, int32_t thr
     const double began = seconds();
     pool.run(job);
     return static_cast<double>(pieces * piece) / (seconds() - began);
+} catch (const std::exception &) {
+    return 0;  // the threads could not be had
 }
 
-double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa) {
+double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa) try {
     const Kernels &kernels = kernels_of(choose_isa(isa));
     ThreadPool pool(threads, 1);
     constexpr int UNITS = 64, ITERATIONS = 2000;
@@ -165,4 +170,6 @@ double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa) {
     const double began = seconds();
     pool.run(job);
     return done / (seconds() - began);
+} catch (const std::exception &) {
+    return 0;
 }

@@ -66,7 +66,7 @@ struct OctavoBatch {
     const uint32_t *grammar;       // [masks, (vocab + 31) / 32]
     int32_t grammar_masks, top_stride;
     // Results:
-    int32_t *out_tokens;       // [R]; -1: the row's logits were not finite, or nothing was allowed
+    int32_t *out_tokens;       // [R]; -1: the row's logits were not finite (or NaN or infinite once edited), or nothing was allowed
     float *out_logprobs;       // [R]
     int32_t *out_top_ids;      // [R, top_stride]
     float *out_top_logprobs;   // [R, top_stride]
@@ -86,7 +86,8 @@ OCTAVO_API void octavo_destroy(OctavoModel *);
 OCTAVO_API int32_t octavo_isa_of(const OctavoModel *);
 // Sampling alone, for tests and for logits that another backend made: logits [R, vocab].
 OCTAVO_API int32_t octavo_sample(const OctavoBatch *, const float *logits, int32_t vocab, char *error, int64_t error_size);
-// Packs rows [0, rows) of a float32 matrix [rows, depth] into columns column0.. of a panelled matrix.
+// Packs rows [0, rows) of a float32 matrix [rows, depth] into columns column0.. of a panelled matrix. -2: a value that int8 (not
+// finite) or int4 (not finite, or a scale beyond float16) cannot keep.
 OCTAVO_API int64_t octavo_packed_bytes(int32_t format, int64_t columns, int64_t depth);
 OCTAVO_API int32_t octavo_pack(int32_t format, const float *source, int64_t rows, int64_t depth, int64_t column0,
                                int64_t columns, int64_t padded_depth, uint8_t *data, float *scales);
@@ -96,6 +97,7 @@ OCTAVO_API int32_t octavo_pack_gguf_int4(int32_t type, const uint8_t *source, in
 // The inverse of packing, float32 [columns, depth]: the oracle of the tests.
 OCTAVO_API void octavo_unpack(int32_t format, const uint8_t *data, const float *scales, int64_t columns, int64_t depth,
                               float *out);
-// Measurements of this machine with `threads` threads: bytes/s of streaming reads, and multiply-adds/s of the format's product.
+// Measurements of this machine with `threads` threads: bytes/s of streaming reads, and multiply-adds/s of the format's product; 0
+// where these threads cannot be had.
 OCTAVO_API double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, int32_t threads, int32_t isa);
 OCTAVO_API double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa);

@@ -58,7 +58,7 @@ std::string check_sampling(const OctavoBatch &batch, int32_t vocab) {
 }
 
 std::string Step::check(const OctavoBatch &batch) const {
-    const int limit = MAX_UNITS / 64;
+    const int limit = MAX_UNITS;
     if (batch.tokens < 1 || batch.tokens > limit) return "tokens is " + std::to_string(batch.tokens) + "; expected " + between(1, limit);
     if (batch.sequences < 1) return "sequences is " + std::to_string(batch.sequences) + "; expected 1 or more";
     if (batch.rows < 0 || batch.rows > limit) return "rows is " + std::to_string(batch.rows) + "; expected " + between(0, limit);
@@ -70,9 +70,9 @@ std::string Step::check(const OctavoBatch &batch) const {
         const int64_t room = static_cast<int64_t>(batch.table_stride) * config_.block_tokens;
         if (context < new_tokens || context < 0) return fault("context_len", s, context, "the new tokens included, at least " + std::to_string(new_tokens));
         if (context > room) return fault("context_len", s, context, "at most the " + std::to_string(room) + " positions of its block table");
-        const int used = (context + config_.block_tokens - 1) / config_.block_tokens;
+        const int64_t used = (static_cast<int64_t>(context) + config_.block_tokens - 1) / config_.block_tokens;
         const int64_t at = static_cast<int64_t>(s) * batch.table_stride;
-        for (int b = 0; b < used; ++b) {
+        for (int64_t b = 0; b < used; ++b) {
             const int32_t block = batch.block_tables[at + b];
             if (block < 0 || block >= config_.num_blocks)
                 return fault("block_tables[" + std::to_string(s) + "]", b, block, between(0, config_.num_blocks - 1));

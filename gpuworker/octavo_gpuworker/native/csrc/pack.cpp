@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace octavo {
@@ -23,6 +24,15 @@ float pack_int8_column(const float *source, int64_t depth, uint8_t *panel, int64
         panel[(k / 4 * 32 + column) * 4 + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
     }
     return scale;
+}
+
+// Whether int8 or int4 can keep a row: all finite, and in int4 every scale and offset within float16.
+bool keepable(int format, const float *source, int64_t depth) {
+    if (format == OCTAVO_BF16) return true;
+    const float most = format == OCTAVO_INT4 ? 65504.0f : std::numeric_limits<float>::max();
+    for (int64_t k = 0; k < depth; ++k)
+        if (!(std::fabs(source[k]) <= most)) return false;
+    return true;
 }
 
 void put_int4_code(uint8_t *group, int64_t column, int k, int code) {
@@ -141,6 +151,7 @@ int32_t octavo_pack(int32_t format, const float *source, int64_t rows, int64_t d
     std::vector<float> padded(padded_depth, 0.0f);
     for (int64_t row = 0; row < rows; ++row) {
         std::copy_n(source + row * depth, depth, padded.data());
+        if (!keepable(format, padded.data(), depth)) return -2;
         const int64_t column = column0 + row;
         uint8_t *panel = data + column / 32 * panel_bytes(format, padded_depth);
         if (format == OCTAVO_BF16) pack_bf16_column(padded.data(), padded_depth, panel, column % 32);

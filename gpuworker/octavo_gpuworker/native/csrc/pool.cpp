@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <climits>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 
 namespace octavo {
 namespace {
@@ -19,14 +22,23 @@ inline void pause() { __builtin_ia32_pause(); }
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, int max_phases) : phases_(max_phases) {
-    for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
+    try {
+        for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
+    } catch (const std::system_error &failure) {
+        const auto had = std::to_string(workers_.size() + 1);
+        stop();  // a thread that is destroyed unjoined ends the process
+        throw std::runtime_error("threads is " + std::to_string(threads) + ", but the system gives " + had + ": " + failure.what());
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     stop_.store(true);
     generation_.fetch_add(1);
     syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
     for (auto &worker : workers_) worker.join();
+    workers_.clear();
 }
 
 void ThreadPool::run(Job &job) {

@@ -35,6 +35,7 @@ class ThreadPool {
         std::atomic<uint64_t> done{0};   // generation << 40 | units done
     };
 
+    void stop();
     void serve(int thread);
     void take_part(Job &job, uint64_t generation, int thread);
 

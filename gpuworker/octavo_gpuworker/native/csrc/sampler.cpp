@@ -253,6 +253,9 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
     penalize(batch, row, logits, vocab, reinterpret_cast<int32_t *>(spare));
     for (int32_t i = batch.bias_start[row]; i < batch.bias_start[row + 1]; ++i)
         logits[batch.bias_ids[i]] += batch.bias_values[i];
+    bool drawable = true;  // a penalty or bias may have left the range of float32
+    for (int32_t i = 0; i < vocab; ++i) drawable &= logits[i] < -NEVER;
+    if (!drawable) return;
     if (batch.grammar_rows && batch.grammar_rows[row] >= 0) {
         const uint32_t *allowed = batch.grammar + static_cast<int64_t>(batch.grammar_rows[row]) * ((vocab + 31) / 32);
         for (int32_t i = 0; i < vocab; ++i)

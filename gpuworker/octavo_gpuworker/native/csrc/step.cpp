@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 #include "cpu.h"
 #include "pack.h"
@@ -95,6 +96,9 @@ void Step::plan_phases() {
     phases_.clear();
     const int tokens = batch_.tokens, samples = batch_.rows;
     const auto add = [this](PhaseKind kind, int layer, int64_t units) {
+        if (units > MAX_UNITS)
+            throw std::length_error("the step has " + std::to_string(units) + " units in one phase, at most " +
+                                    std::to_string(MAX_UNITS) + " can be counted; give it fewer tokens or sequences");
         phases_.push_back({kind, layer, static_cast<int>(units)});
     };
     const auto norm = [&](PhaseKind kind, int layer, int64_t rows) {
