@@ -115,7 +115,13 @@ def test_references_are_read_whole_or_refused(tmp_path: Path) -> None:
     assert read_reference(path) == known
     write_reference(path, Reference("m", quality=Quality(2.0, 3, 0.5, 4)))
     assert read_reference(path).parity == ()
-    for text in ("{", "[]", '{"model": "m", "parity": [{"text": "x"}]}', '{"model": "m", "quality": {"speed": 1}}'):
+    for text in (
+        "{",
+        "[" * 100_000,
+        "[]",
+        '{"model": "m", "parity": [{"text": "x"}]}',
+        '{"model": "m", "quality": {"speed": 1}}',
+    ):
         path.write_text(text)
         with pytest.raises(BadReference, match="is no reference"):
             read_reference(path)
