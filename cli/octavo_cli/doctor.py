@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -53,12 +53,21 @@ print(json.dumps([describe_native(), *describe()]))
 """
 _NATIVE_PROBE = """
 import json
-from octavo_gpuworker.backends.native_open import isas
+from octavo.errors import OctavoError
+from octavo.manifest import Engine, Manifest, ModelSettings
+from octavo_gpuworker.backends.native_open import device_refusal, isas, model_refusal
 from octavo_gpuworker.native.library import NativeUnavailable
+manifest = Manifest(engine=Engine(**{engine!r}), model=ModelSettings(ref={ref!r}))
+answer = dict(elsewhere=device_refusal(manifest))
 try:
-    print(json.dumps({"isas": isas()}))
+    answer["refused"] = model_refusal(manifest)
+except OctavoError:
+    answer["refused"] = ""  # the check of the model says what is wrong
+try:
+    answer["isas"] = isas()
 except NativeUnavailable as error:
-    print(json.dumps({"reason": str(error)}))
+    answer["reason"] = str(error)
+print(json.dumps(answer))
 """
 
 
@@ -161,10 +170,17 @@ def _compiler() -> Check:
 def _native(manifest: Manifest) -> Check:
     """Whether the native kernels load (they are built on first use), and what is lost where they do not."""
     lost = "the worker runs on torch: slower steps, a start of some seconds more, and torch's memory"
+    probe = _NATIVE_PROBE.format(engine=asdict(manifest.engine), ref=manifest.model.ref)
     try:
-        found = _ask_python(_NATIVE_PROBE, "the native kernels")
+        found = _ask_python(probe, "the native kernels")
     except OctavoError as error:
         return Check("native kernels", "warn", str(error), lost)
+    if manifest.engine.kernels not in ("auto", "native"):
+        return Check("native kernels", "ok", f"not asked for: engine.kernels is {manifest.engine.kernels}")
+    if elsewhere := found.get("elsewhere", ""):
+        return Check("native kernels", "ok", f"not used: {elsewhere}")
+    if refused := found.get("refused", ""):
+        return Check("native kernels", "warn", refused, lost)
     if reason := found.get("reason", ""):
         return Check("native kernels", "warn", reason, f"{lost}; g++ 11 or clang 14 builds them on the first start")
     isas, wanted = found.get("isas", []), manifest.engine.native_isa

@@ -20,8 +20,7 @@ TIMEOUT_S = 10.0
 def moment(url: str, api_key: str = "") -> dict[str, Any]:
     """One moment. Raises NoCluster when nothing answers, Unauthenticated, Unavailable."""
     with _open(f"{url}/live", api_key) as answer:
-        content: dict[str, Any] = json.load(answer)
-        return content
+        return _read(answer.read(), url)
 
 
 def moments(url: str, api_key: str = "") -> Iterator[dict[str, Any]]:
@@ -29,10 +28,20 @@ def moments(url: str, api_key: str = "") -> Iterator[dict[str, Any]]:
     try:
         with _open(f"{url}/live/events", api_key) as answer:
             for line in answer:
-                if line.startswith(b"data: ") and (content := json.loads(line[6:])):
-                    yield content
+                if line.startswith(b"data: ") and line[6:].strip() != b"{}":
+                    yield _read(line[6:], url)
     except (OSError, HTTPException) as error:
         raise NoCluster(f"the live view of {url} ended: {error}") from error
+
+
+def _read(text: bytes, url: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or "model" not in content:
+        raise NoCluster(f"{url} answers, but not as an Octavo gateway; give its HTTP address with --url")
+    return content
 
 
 def _open(url: str, api_key: str) -> Any:

@@ -127,7 +127,10 @@ async def setup(host: Host) -> None:
         admission, upstream, tenants, facts, metrics, host.tracer, host.log,
         time.monotonic, settings.slow_client_timeout_s, gate, window.ended,
     )  # fmt: skip
-    feed = LiveFeed(CellWatch(channel), window, upstream.live_requests, time.monotonic, admission.model, host.log)
+    feed = LiveFeed(
+        CellWatch(channel), window, upstream.live_requests, time.monotonic, admission.model, host.log,
+        closed=lambda: "" if gate.open else gate.why,
+    )  # fmt: skip
     metrics.watch_viewers(lambda: feed.viewers)
     register(InferenceServicer(gateway, host.log), host.server, settings.max_body_bytes)
     host.announce(inference_pb2.DESCRIPTOR)

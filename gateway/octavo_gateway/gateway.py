@@ -98,7 +98,15 @@ class OctavoGateway:
 
     @property
     def ready(self) -> bool:
-        return self._upstream.ready and self._gate.open and not self._draining
+        return not self.why_not_ready
+
+    @property
+    def why_not_ready(self) -> str:
+        if self._draining:
+            return "draining"
+        if not self._upstream.ready:
+            return "no worker is ready"
+        return "" if self._gate.open else self._gate.why
 
     @property
     def live_count(self) -> int:

@@ -260,3 +260,7 @@ class Gateway(Protocol):
     @property
     def ready(self) -> bool:
         """A worker has passed its warm-up inference and the scheduler answers."""
+
+    @property
+    def why_not_ready(self) -> str:
+        """Empty when it is ready."""

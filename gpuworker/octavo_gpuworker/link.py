@@ -22,6 +22,8 @@ from octavo_gpuworker.transfer import Transfers
 from octavo_gpuworker.wire import orders_from, report_to
 
 RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.05, 1.0
+STOOD_S = 5.0
+"""A stream that ends sooner after Hello was as good as refused: trying again at once would only ask the same again."""
 BACKLOG_REPORTS = 10_000
 """A scheduler that lets this many reports pile up has stopped reading."""
 WELCOME_LIMIT_S = 10.0
@@ -67,6 +69,7 @@ class SchedulerLink:
         self._leave: asyncio.Future[str] = self._loop.create_future()
         self._epoch = 0
         self._joined = False
+        self._joined_s = 0.0
         self._draining = False
         self._left = asyncio.Event()
 
@@ -117,9 +120,10 @@ class SchedulerLink:
                     self._log.info("scheduler %s: %s; this worker stops", self._address, reason)
                     self._left.set()
                     return
-                if joined:
+                stood = joined and self._loop.time() - self._joined_s >= STOOD_S
+                if stood:
                     backoff_s = RECONNECT_FIRST_S
-                if joined or reason != told:
+                if stood or reason != told:
                     self._log.warning("scheduler %s: %s; joining again", self._address, reason)
                     told = reason
                 await asyncio.sleep(backoff_s)
@@ -136,7 +140,7 @@ class SchedulerLink:
             if self._draining:
                 raise StreamOver("this worker stops before it has joined")
             await call.write(pb.AttachWorkerRequest(epoch=welcome.epoch, number=2, hello=self._hello()))
-            self._epoch, self._joined = welcome.epoch, True
+            self._epoch, self._joined, self._joined_s = welcome.epoch, True, self._loop.time()
             self._steps.resume()
             self._on_state(True)
             self._log.info("joined scheduler %s, epoch %d", welcome.welcome.scheduler_boot_id, welcome.epoch)

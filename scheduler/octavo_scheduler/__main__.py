@@ -88,6 +88,7 @@ async def _upkeep(host: Host, driver: Driver, collector: CellCollector) -> None:
         await asyncio.sleep(UPKEEP_S)
         collector.refresh()
         driver.announce_load()
+        driver.flush_log()  # a process that is killed leaves all but its last second
         if host.state == "not_serving" and driver.core.cell.fleet.workers:
             host.set_state("serving")
 

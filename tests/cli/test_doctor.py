@@ -65,6 +65,9 @@ def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) 
         ({"isas": ["avx2"]}, {}, "ok", "int8"),
         ({"isas": ["avx512", "avx2"]}, {"native_isa": "amx"}, "warn", "native_isa is amx"),
         ({"reason": "no C++ compiler found (c++, g++, clang++)"}, {}, "warn", "g++"),
+        ({"isas": ["avx2"], "refused": "engine.dtype is float32"}, {}, "warn", "dtype is float32"),
+        ({"isas": ["avx2"], "elsewhere": "a GPU is there"}, {}, "ok", "not used: a GPU is there"),
+        ({"isas": ["avx2"], "refused": "anything"}, {"kernels": "torch"}, "ok", "engine.kernels is torch"),
     ],
 )
 def test_what_is_lost_without_the_native_kernels_is_told(
@@ -75,6 +78,15 @@ def test_what_is_lost_without_the_native_kernels_is_told(
     assert found.verdict == verdict and word in found.found + found.advice
     if "reason" in answer:
         assert "torch" in found.advice
+
+
+def test_settings_that_the_native_kernels_do_not_take_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker itself is asked what it would do with these settings."""
+    monkeypatch.undo()
+    found = doctor._native(Manifest(engine=Engine(device="cpu", weights="w8a8")))
+    assert found.verdict == "warn" and "engine.weights is w8a8" in found.found and "torch" in found.advice
+    found = doctor._native(Manifest(engine=Engine(device="cuda")))
+    assert found.verdict == "ok" and "engine.device is cuda" in found.found
 
 
 def test_the_command_prints_json_and_ends_with_1_when_something_fails(octavo: Any) -> None:

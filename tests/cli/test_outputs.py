@@ -34,7 +34,7 @@ def test_a_folder_and_a_file_in_the_way_are_named(tmp_path: Path) -> None:
         ["bench", "serve", "--url", "http://127.0.0.1:9/v1", "--html", "DIR"],
         ["bench", "matrix", "--url", "http://127.0.0.1:9/v1", "--json", "DIR"],
         ["bench", "matrix", "--url", "http://127.0.0.1:9/v1", "--html", "DIR"],
-        ["bench", "compare", "no-such-a.json", "no-such-b.json", "--json", "DIR"],
+        ["bench", "compare", __file__, __file__, "--json", "DIR"],
         ["bench", "trace", "DIR"],
         ["simulate", "--rate", "5", "--json", "DIR"],
         ["simulate", "--rate", "5", "--plot", "DIR"],

@@ -107,6 +107,8 @@ class Scripted(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.startswith("/html"):
             self._send(404, b"<html>")
+        elif self.path.startswith("/other"):
+            self._send(200, {"page": b"<html>", "json": b'{"status": "ok"}', "list": b"[1]"}[self.path.split("/")[2]])
         elif self.headers.get("authorization") != "Bearer right":
             self._send(401, json.dumps({"error": {"message": "an API key is needed"}}).encode())
         elif self.path == "/live":
@@ -132,6 +134,12 @@ def served() -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.mark.parametrize("kind", ["page", "json", "list"])
+def test_a_server_that_answers_something_else_is_told_to_be_no_gateway(served: str, kind: str) -> None:
+    with pytest.raises(NoCluster, match="answers, but not as an Octavo gateway; give its HTTP address with --url"):
+        moment(f"{served}/other/{kind}", "right")
 
 
 def test_moments_are_read_until_the_gateway_says_goodbye(served: str) -> None:

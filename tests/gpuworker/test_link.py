@@ -189,6 +189,40 @@ async def test_a_refusal_is_tried_again(decoder, world) -> None:
     await (await world.scheduler.stream()).join(epoch=2)
 
 
+async def test_a_refusal_after_hello_is_tried_again_ever_later(world, monkeypatch, caplog) -> None:
+    """A scheduler refuses another model's Hello after Welcome: no reason to ask eighteen times a second, nor to log each."""
+    caplog.set_level(logging.INFO)
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(link_module, "asyncio", _With(asyncio, sleep=sleep))
+    for epoch in range(1, 7):
+        stream = await world.scheduler.stream()
+        await stream.join(epoch)
+        stream.over.set()
+    await (await world.scheduler.stream()).join(7)
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+    assert sum("joining again" in record.message for record in caplog.records) == 1
+    monkeypatch.setattr(link_module, "STOOD_S", 0.0)  # from here on every stream has stood
+    world.link.rejoin("a kvstore appeared")
+    await (await world.scheduler.stream()).join(8)
+    assert waits[-1] == 0.05
+
+
+class _With:
+    """A module with some of its names replaced."""
+
+    def __init__(self, module, **names) -> None:
+        self.__dict__.update(names)
+        self._module = module
+
+    def __getattr__(self, name: str):
+        return getattr(self._module, name)
+
+
 async def test_a_scheduler_that_stops_reading_is_left(world, monkeypatch) -> None:
     monkeypatch.setattr(link_module, "BACKLOG_REPORTS", 20)
     stream = await world.scheduler.stream()

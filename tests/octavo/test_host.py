@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from octavo.errors import OctavoError
-from octavo.rpc.channels import open_channel
+from octavo.rpc.channels import CHANNEL_OPTIONS, open_channel
+from octavo.rpc.host import SERVER_OPTIONS
 from octavo.rpc.settings import manifest_keys
 from octavo.rpc.testing import running_host
 from octavo.v1 import admin_pb2, admin_pb2_grpc
@@ -107,6 +108,15 @@ async def test_health_and_admin_follow_the_state(tmp_path: Path) -> None:
             assert (info.service, info.state, info.why) == ("kvstore", "not_serving", "no progress")
             given = next(item for item in info.settings if item.key == "engine.max_model_len")
             assert (json.loads(given.value), given.source) == (77, "flag")
+
+
+def test_grpc_knows_every_option_that_is_set() -> None:
+    """An unknown name is passed over in silence: idle channels were then closed for too many pings every 90 seconds."""
+    from grpc._cython import cygrpc
+
+    library = Path(cygrpc.__file__).read_bytes()
+    for name, _ in (*SERVER_OPTIONS, *CHANNEL_OPTIONS):
+        assert name.encode() in library, name
 
 
 async def test_a_taken_port_is_refused_not_shared(tmp_path: Path) -> None:

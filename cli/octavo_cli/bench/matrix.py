@@ -45,12 +45,20 @@ class Axes:
             ("sampling", self.samplings, SAMPLING),
             ("pause", self.pauses, PAUSE_S),
         ):
+            if not given:
+                raise BadPlan(f"--{option}: is empty; use {', '.join(known)}", field=option)
             for word in given:
                 if word not in known:
                     raise BadPlan(f"--{option}: {word!r} is unknown; use {', '.join(known)}", field=option)
         for option, sizes in (("prompt", self.prompts), ("output", self.outputs)):
             if not sizes or min(sizes) < 1:
                 raise BadPlan(f"--{option}: {sizes} must be sizes of at least 1 token", field=option)
+        for option, values in (
+            ("prompt", self.prompts), ("output", self.outputs), ("reuse", self.reuses),
+            ("sampling", self.samplings), ("pause", self.pauses),
+        ):  # fmt: skip
+            if len(set(values)) < len(values):
+                raise BadPlan(f"--{option}: names a value twice; leave one out", field=option)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def read_reference(path: Path) -> Reference:
         found = Reference(str(content["model"]), parity, quality, dict(content.get("recorded", {})))
     except (OSError, UnicodeDecodeError) as error:
         raise BadReference(f"--reference: {path} cannot be read: {error}", field="reference") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadReference(
             f"--reference: {path} is no reference ({error!r}); make one with `octavo check --record FILE`",
             field="reference",

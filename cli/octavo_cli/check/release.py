@@ -53,14 +53,17 @@ def bounds_missed(settings: ReleaseGate, figures: Figures) -> list[str]:
         ("ttft_p99", settings.max_ttft_p99_ms, "release_gate.max_ttft_p99_ms"),
         ("itl_p99", settings.max_itl_p99_ms, "release_gate.max_itl_p99_ms"),
     ):
-        if bound and values.get(name, 0.0) > bound:
+        if bound and name not in values:
+            missed.append(f"{name} was not measured, and {key} bounds it")
+        elif bound and values[name] > bound:
             missed.append(f"{name} is {values[name]:.1f} ms, {key} allows {bound:g}")
     output = values.get("throughput/output", 0.0)
     if output < settings.min_output_tokens_per_s:
         wanted = settings.min_output_tokens_per_s
         missed.append(f"output is {output:.1f} tokens/s, release_gate.min_output_tokens_per_s wants {wanted:g}")
-    if values.get("errors", 0.0):
-        missed.append(f"{values['errors']:g} requests of the benchmark failed")
+    for name, word in (("errors", "failed"), ("rejected", "were refused")):
+        if values.get(name, 0.0):
+            missed.append(f"{values[name]:g} requests of the benchmark {word}")
     return missed
 
 

@@ -15,10 +15,12 @@ from octavo_cli.bench.matrix import Axes, Cell, Skipped, Table, cells, named, ru
 from octavo_cli.bench.options import target_of
 from octavo_cli.bench.page import page
 from octavo_cli.bench.target import Described, Target
-from octavo_cli.bench.work import BadPlan
+from octavo_cli.bench.work import BadPlan, check_number
 from octavo_cli.commands.bench import measured_cluster, own_cluster, show_figures, tell
+from octavo_cli.exits import FAILED
 from octavo_cli.outputs import check_output
 
+MAX_AFTER_MIN = 7 * 24 * 60.0
 STATES = ("cold-weights", "empty-cache", "warm", "before-graphs", "after-graphs", "aged")
 
 
@@ -47,6 +49,7 @@ def matrix(
     """Measure a matrix of cells in each state; what cannot be measured is listed as skipped, with the reason."""
     check_output("json", json_path)
     check_output("html", html_path)
+    check_number("after-min", after_min, most=MAX_AFTER_MIN)
     axes = Axes(_sizes("prompt", prompt), _sizes("output", output), _words(reuse), _words(sampling), _words(pause))
     table = Table()
     served: dict[str, object] = {}
@@ -71,6 +74,8 @@ def matrix(
         Path(html_path).write_text(page(figures, {}, notes), encoding="utf-8")
     for note in notes:
         tell(note)
+    if any(item.name.startswith("errors/") and item.value for item in table.results):
+        raise typer.Exit(FAILED)
 
 
 async def _measure(
@@ -137,7 +142,12 @@ def _formats(variants: list[str]) -> dict[str, list[str]]:
         name, separator, flags = text.partition("=")
         if not separator or not name:
             raise BadPlan(f"--format: {text!r} must be NAME=FLAGS", field="format")
-        found[name] = shlex.split(flags)
+        if name in found:
+            raise BadPlan(f"--format: {name!r} is there twice; give each a name of its own", field="format")
+        try:
+            found[name] = shlex.split(flags)
+        except ValueError as error:
+            raise BadPlan(f"--format: {text!r}: {error}; close the quotes", field="format") from error
     return found
 
 

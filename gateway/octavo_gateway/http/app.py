@@ -100,9 +100,9 @@ class PlainEndpoints:
         return _json({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Readiness: a warm worker behind a scheduler that answers, and no drain."""
+        """Readiness: a warm worker behind a scheduler that answers, an open release gate, and no drain."""
         if self._options.calls.draining or not self._gateway.ready:
-            status = "draining" if self._options.calls.draining else "no worker is ready"
+            status = "draining" if self._options.calls.draining else self._gateway.why_not_ready
             return _json({"status": status}, 503, {"retry-after": "1"})
         return _json({"status": "ready"})
 

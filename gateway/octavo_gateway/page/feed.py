@@ -49,7 +49,9 @@ class LiveFeed:
         log: logging.Logger,
         interval_s: float = INTERVAL_S,
         max_viewers: int = MAX_VIEWERS,
+        closed: Callable[[], str] = lambda: "",
     ) -> None:
+        """`closed` says why this gateway takes no request although the cell is ready; empty: it does."""
         self._cell = cell
         self._window = window
         self._running = running
@@ -58,6 +60,7 @@ class LiveFeed:
         self._log = log
         self._interval_s = interval_s
         self._max_viewers = max_viewers
+        self._why_closed = closed
         self._moment = Moment()
         self._number = 0
         self._ticked = asyncio.Event()
@@ -107,7 +110,7 @@ class LiveFeed:
 
     async def _look(self) -> Moment:
         try:
-            cell, away = await self._cell.live(), ""
+            cell, away = await self._cell.live(), self._why_closed()
         except Unavailable as error:
             cell, away = {}, error.message
         now = self._clock()

@@ -17,7 +17,7 @@ class Moment:
 
     cell: dict[str, Any] = field(default_factory=dict)
     running: tuple[Measured, ...] = ()
-    away: str = ""  # why there is no cell to show
+    away: str = ""  # why there is no cell to show, or why the gateway takes no request of it
 
 
 EMPTY_CELL: dict[str, Any] = {
@@ -37,7 +37,7 @@ def show(moment: Moment, window: LatencyWindow, audience: Audience, model: str) 
         "model": model,
         "tenant": audience.tenant,
         "sees_all": audience.sees_all,
-        "ready": cell["ready"],
+        "ready": cell["ready"] and not moment.away,
         "why_not_ready": moment.away or cell["why_not_ready"],
         "latency": latency(ended, (item for item in moment.running if tenant in (None, item.tenant))),
         "goodput": goodput(ended, cell["slo_classes"]),

@@ -33,8 +33,8 @@ class NativeRefused(Exception):
     """The native kernels cannot serve this manifest here; one line that says why."""
 
 
-def manifest_refusal(manifest: Manifest) -> str:
-    """Why the settings rule the native kernels out, or an empty string; reads no file of the model."""
+def device_refusal(manifest: Manifest) -> str:
+    """Why another device serves, or an empty string."""
     engine = manifest.engine
     if engine.device == "cuda" or (engine.device == "auto" and any(Path(node).exists() for node in GPU_NODES)):
         return (
@@ -42,6 +42,12 @@ def manifest_refusal(manifest: Manifest) -> str:
             if engine.device == "auto"
             else "engine.device is cuda"
         )
+    return ""
+
+
+def manifest_refusal(manifest: Manifest) -> str:
+    """Why the settings rule the native kernels out on a CPU, or an empty string; reads no file of the model."""
+    engine = manifest.engine
     for name, value, taken in (
         ("dtype", engine.dtype, DTYPES),
         ("kv_dtype", engine.kv_dtype, tuple(KV_DTYPES)),
@@ -50,6 +56,14 @@ def manifest_refusal(manifest: Manifest) -> str:
         if value not in taken:
             return f"engine.{name} is {value}; the native kernels take {', '.join(taken)}"
     return ""
+
+
+def model_refusal(manifest: Manifest) -> str:
+    """Why the settings or the model rule the native kernels out on a CPU, or an empty string. OctavoError: the model itself is at fault."""
+    if reason := manifest_refusal(manifest):
+        return reason
+    engine, config = manifest.engine, load_config(resolve_model(manifest.model.ref))
+    return refusal(config, WEIGHTS[engine.weights], kv_dtype=KV_DTYPES[engine.kv_dtype])
 
 
 def isas() -> tuple[str, ...]:
@@ -67,7 +81,7 @@ def describe() -> str:
 
 def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> NativeBackend:
     """Maps or packs the weights and makes the pool. NativeRefused as above; OctavoError (BadArtifact) when the model itself is at fault."""
-    if reason := manifest_refusal(manifest):
+    if reason := device_refusal(manifest) or manifest_refusal(manifest):
         raise NativeRefused(reason)
     engine = manifest.engine
     weights, kv_dtype = WEIGHTS[engine.weights], KV_DTYPES[engine.kv_dtype]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from null_server import NullServer
 from octavo.figures import Figures
@@ -9,6 +11,8 @@ from octavo_cli.bench.http_target import HttpTarget
 from octavo_cli.bench.matrix import Axes, Cell, cells, named, run_cell, why_skipped
 from octavo_cli.bench.target import Described
 from octavo_cli.bench.work import BadPlan, draw_tokens
+from octavo_cli.main import app
+from typer.testing import CliRunner
 
 
 def test_the_whole_matrix_is_crossed() -> None:
@@ -51,3 +55,23 @@ def test_a_wrong_axis_is_named() -> None:
         Axes(reuses=("half",))
     with pytest.raises(BadPlan, match=r"--prompt: \(0,\) must be sizes"):
         Axes(prompts=(0,))
+    with pytest.raises(BadPlan, match="--pause: is empty; use none, short, long"):
+        Axes(pauses=())
+    with pytest.raises(BadPlan, match="--prompt: names a value twice"):  # two figures of one name, after hours
+        Axes(prompts=(8, 8))
+    for after in ("inf", "nan", "-1"):
+        result = CliRunner().invoke(app, ["bench", "matrix", "--url", "http://127.0.0.1:9/v1", "--after-min", after])
+        assert isinstance(result.exception, BadPlan) and "--after-min" in str(result.exception)
+    for formats, said in ((["a=", "a="], "'a' is there twice"), (["a='"], "close the quotes")):
+        words = [word for item in formats for word in ("--format", item)]
+        result = CliRunner().invoke(app, ["bench", "matrix", *words])
+        assert isinstance(result.exception, BadPlan) and said in str(result.exception)
+
+
+async def test_a_cell_whose_requests_fail_fails_the_command() -> None:
+    server = NullServer(error_after=1)
+    words = ["bench", "matrix", "--prompt", "8", "--output", "3", "--reuse", "none", "--sampling", "greedy"]
+    async with server.running():
+        words += ["--pause", "none", "--clients", "1", "--each", "1", "--url", server.url]
+        result = await asyncio.to_thread(CliRunner().invoke, app, words)
+    assert result.exit_code == 1 and "errors/p8" in result.output

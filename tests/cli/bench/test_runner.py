@@ -207,3 +207,18 @@ async def test_what_the_context_cannot_hold_is_refused_before_anything_is_sent()
         assert not server.bodies
         measured = await measure(target, Plan(plan.workload, plan.loop, fit=True, warmup_requests=0))
     assert measured.figures.value("completed") == 1 and measured.figures.config["workload"]["left_out"] == 1
+
+
+@pytest.mark.parametrize("loop", [OPEN, ClosedLoop(4)], ids=["open", "closed"])
+async def test_an_interrupted_run_leaves_nothing_behind(loop: OpenLoop | ClosedLoop) -> None:
+    server = NullServer(stall=(0.0, 30.0))
+    async with server.running(), HttpTarget(server.url) as target:
+        before = asyncio.all_tasks()
+        run = asyncio.create_task(measure(target, Plan(workload(40), loop, warmup_requests=0)))
+        while len(server.bodies) < 3:
+            await asyncio.sleep(0.005)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        ours = [task for task in asyncio.all_tasks() - before if "_session" in repr(task) or "_client" in repr(task)]
+        assert ours == []  # or they would go on through a client that is closed

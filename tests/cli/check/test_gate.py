@@ -98,6 +98,13 @@ def test_a_release_needs_a_reference_and_its_bounds() -> None:
         "1 requests of the benchmark failed",
     ]
     assert bounds_missed(ReleaseGate(), figures) == []
+    # a benchmark whose requests were refused, or that measured nothing of what is bounded, is no pass
+    empty = Figures("serve", (Figure("throughput/output", 11.0, "tokens/s"), Figure("rejected", 2.0, "requests")))
+    assert bounds_missed(settings, empty) == [
+        "ttft_p99 was not measured, and release_gate.max_ttft_p99_ms bounds it",
+        "itl_p99 was not measured, and release_gate.max_itl_p99_ms bounds it",
+        "2 requests of the benchmark were refused",
+    ]
 
 
 def test_references_are_read_whole_or_refused(tmp_path: Path) -> None:
@@ -108,7 +115,13 @@ def test_references_are_read_whole_or_refused(tmp_path: Path) -> None:
     assert read_reference(path) == known
     write_reference(path, Reference("m", quality=Quality(2.0, 3, 0.5, 4)))
     assert read_reference(path).parity == ()
-    for text in ("{", "[]", '{"model": "m", "parity": [{"text": "x"}]}', '{"model": "m", "quality": {"speed": 1}}'):
+    for text in (
+        "{",
+        "[" * 100_000,
+        "[]",
+        '{"model": "m", "parity": [{"text": "x"}]}',
+        '{"model": "m", "quality": {"speed": 1}}',
+    ):
         path.write_text(text)
         with pytest.raises(BadReference, match="is no reference"):
             read_reference(path)

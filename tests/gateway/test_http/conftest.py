@@ -120,7 +120,7 @@ class FakeGateway:
     cancelled_starts: int = 0
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     slow_client_timeout_s: float = 0.5
-    ready: bool = True
+    why_not_ready: str = ""
     api_key: str = ""  # empty: none is needed
     sees_all: bool = True
     requests: list[RequestParams] = field(default_factory=list)
@@ -183,6 +183,10 @@ class FakeGateway:
         if any(not 0 <= item < 256 for item in token_ids):
             raise InvalidRequest("token_ids[0]: 256 is out of range", field="token_ids[0]")
         return bytes(token_ids).decode()
+
+    @property
+    def ready(self) -> bool:
+        return not self.why_not_ready
 
     def audience(self, edge: EdgeContext) -> Audience:
         self._check_key(edge)

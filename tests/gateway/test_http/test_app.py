@@ -92,12 +92,12 @@ async def test_detokenize(edge: Any) -> None:
 async def test_liveness_is_not_readiness(edge: Any) -> None:
     assert (await edge.http.get("/health")).status_code == 200
     assert (await edge.http.get("/ready")).json() == {"status": "ready"}
-    edge.gateway.ready = False
+    edge.gateway.why_not_ready = "release gate: stops: because"
     assert (await edge.http.get("/health")).status_code == 200
     response = await edge.http.get("/ready")
     assert (response.status_code, response.json(), response.headers["retry-after"]) == (
         503,
-        {"status": "no worker is ready"},
+        {"status": "release gate: stops: because"},
         "1",
     )
 

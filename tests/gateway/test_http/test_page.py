@@ -192,3 +192,13 @@ async def test_many_who_ask_at_once_are_one_question_to_the_scheduler(make_feed:
     assert cell.asked == 1 and len(moments) == 1000
     await feed.once(Audience("acme", False))
     assert cell.asked == 2  # a later one is a look of its own
+
+
+async def test_a_closed_release_gate_is_told_though_the_cell_is_ready(make_feed: Any) -> None:
+    said = ["release gate: stops: because"]
+    cell, feed = make_feed(closed=lambda: said[0])
+    moment = await feed.once(Audience("ops", True))
+    assert (moment["ready"], moment["why_not_ready"]) == (False, "release gate: stops: because")
+    assert moment["running_count"] == cell.asked  # the cell is shown all the same
+    said[0] = ""
+    assert (await feed.once(Audience("ops", True)))["ready"]
