@@ -118,6 +118,7 @@ class Facts:
     shares: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # span name -> (memory, compute) shares
     load_bytes: float = 0.0
     load_s: float = 0.0
+    middle: str = "mean"  # what parts_ms over requests is
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +192,31 @@ def facts_of_figures(figures: Figures) -> Facts:
 
     Raises NothingToDiagnose when it holds no time to first token.
     """
-    values = {
-        item.name.partition("/")[0]: item.value
-        for item in figures.results
-        if "/" not in item.name or item.name.count("/") == 1
-    }
+    values: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for suffix in (
+        "",
+        "/cold",
+        "/warm",
+    ):  # a run of both states names its figures; /hit, /short and the like are parts of a run
+        for item in figures.results:
+            name = item.name.removesuffix(suffix)
+            if "/" not in name and item.name == name + suffix:
+                values.setdefault(name, item.value)
+                counts.setdefault(name, item.n)
     ttft_ms = [values[name] for name in ("ttft_p50", "ttft_p95") if name in values]
     if not ttft_ms:
-        raise NothingToDiagnose(f"{figures.benchmark}: no ttft_p50 in it; give the JSON of `octavo bench serve`")
-    facts = Facts(requests=max((item.n for item in figures.results), default=1), ttft_ms=ttft_ms)
+        raise NothingToDiagnose(
+            f"{figures.benchmark}: no ttft_p50 in it; give the JSON of `octavo bench serve` without --sweep"
+        )
+    facts = Facts(requests=counts.get("ttft_p50", counts.get("ttft_p95", 1)), ttft_ms=ttft_ms, middle="median")
     outside = values.get("ttft_outside_server_p50", 0.0)
     queue, prefill = values.get("server_queue_p50", 0.0), values.get("server_prefill_p50", 0.0)
     rest = max(0.0, values.get("server_ttft_p50", ttft_ms[0] - outside) - queue - prefill)
-    facts.parts_ms = {"queue": queue, "prefill": prefill, "transport": max(0.0, outside) + rest}
-    facts.itl_ms = [values[name] for name in ("tpot_p50", "itl_p50") if name in values]
+    parts_ms = {"queue": queue, "prefill": prefill, "transport": max(0.0, outside) + rest}
+    facts.parts_ms = {name: value * facts.requests for name, value in parts_ms.items()}
+    known = "tpot" if "tpot_p50" in values else "itl"
+    facts.itl_ms = [values[name] for name in (f"{known}_p50", f"{known}_p95") if name in values]
     facts.stall_ms = [values["itl_max"]] if "itl_max" in values else []
     return facts
 
@@ -227,9 +239,7 @@ def _first_token(facts: Facts, targets: Targets) -> Iterable[Finding]:
         if not whole_ms:
             continue
         share = total_ms / whole_ms
-        evidence = (
-            f"{share:.0%} of the time to first token (p90 {worst_ms:.1f} ms), mean {total_ms / facts.requests:.1f} ms"
-        )
+        evidence = f"{share:.0%} of the time to first token (p90 {worst_ms:.1f} ms), {facts.middle} {total_ms / facts.requests:.1f} ms"
         if symptom == "kv_load" and facts.load_s:
             evidence += f"; {facts.load_bytes / facts.load_s / 1e6:.0f} MB/s"
         bound = _bound(facts, "prefill") if symptom == "prefill" else ""

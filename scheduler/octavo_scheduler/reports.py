@@ -14,8 +14,8 @@ from octavo_scheduler.request import Phase, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
-LIVE_GRACE_US = 2 * SECOND_US
-"""An order may be this long under way before a live list that lacks its sequence is a disagreement."""
+LIVE_GRACE_US = 10 * SECOND_US
+"""An order may be this long under way before a live list that lacks its sequence is a disagreement; a starved machine delays it seconds."""
 
 
 class ProtocolError(Exception):

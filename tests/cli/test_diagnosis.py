@@ -156,6 +156,19 @@ def test_a_benchs_figures_name_the_phase_too(values: dict[str, float], symptom: 
     assert diagnose(facts_of_figures(bench(**values)), TIGHT)[0].symptom == symptom
 
 
+@pytest.mark.parametrize("suffix", ["", "/cold"])
+def test_a_benchs_figures_are_told_as_they_are(suffix: str) -> None:
+    rows = [("ttft_p50", 100.0, 20), ("ttft_p95", 200.0, 20), ("server_prefill_p50", 80.0, 20), ("server_ttft_p50", 90.0, 20),
+            ("tpot_p50", 10.0, 20), ("tpot_p95", 30.0, 20), ("itl_p50", 9.0, 1260)]  # fmt: skip
+    figures = [Figure(name + suffix, value, "ms", n) for name, value, n in rows]
+    parts = [Figure(f"ttft_p50/miss{suffix}", 4000.0, "ms", 3), Figure(f"e2e_p50/short{suffix}", 1.0, "ms", 3)]
+    other = [Figure("ttft_p50/warm", 1.0, "ms", 20), Figure("tpot_p50/warm", 900.0, "ms", 20)]
+    facts = facts_of_figures(Figures("serve", (*figures, *parts, *other)))
+    assert (facts.requests, facts.ttft_ms, facts.itl_ms) == (20, [100.0, 200.0], [10.0, 30.0])
+    found = {item.symptom: item.evidence for item in diagnose(facts, TIGHT)}
+    assert "median 80.0 ms" in found["prefill"] and "p90 of a request's mean gap 28.0 ms" in found["decode"]
+
+
 def test_figures_of_something_else_are_refused() -> None:
     with pytest.raises(NothingToDiagnose, match="no ttft_p50"):
         facts_of_figures(bench(decode=1.0))

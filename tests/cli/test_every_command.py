@@ -71,6 +71,14 @@ def test_the_shell_completes_commands_and_flags(octavo: Any, shell: str) -> None
     assert "top" in done.stdout and "trace" in done.stdout and "status" not in done.stdout, done
 
 
+@pytest.mark.parametrize(
+    ("shell", "word"), [("bash", "complete -o default"), ("zsh", "#compdef octavo"), ("fish", "complete --command")]
+)
+def test_the_script_of_a_named_shell_is_printed_whatever_shell_calls(octavo: Any, shell: str, word: str) -> None:
+    octavo.environ["_OCTAVO_COMPLETE"] = f"source_{shell}"
+    assert word in octavo().stdout
+
+
 def test_up_json_is_a_line_per_event_and_down_json_says_what_it_did(octavo: Any, eventually: Any) -> None:
     process = octavo.up("--json")
     eventually(lambda: (octavo.run_dir / "state.json").exists() and octavo.state()["ready"])

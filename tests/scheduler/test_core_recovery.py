@@ -120,7 +120,7 @@ def test_a_live_list_that_disagrees_closes_the_epoch() -> None:
     dropped = next(iter(link.worker.sequences.values()))
     del link.worker.sequences[dropped.seq], link.worker.slots[dropped.slot]
     link.worker.launched = []
-    run_until(simulation, lambda: simulation.closed)
+    run_until(simulation, lambda: simulation.closed, 6000)
     assert "without a release" in simulation.closed[0]
     counters(simulation)["protocol_errors"] = 0  # what this test provoked
     done(simulation, client)

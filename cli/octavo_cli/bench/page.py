@@ -47,7 +47,7 @@ def table(figures: Figures) -> str:
             f'<tr><td>{html.escape(item.name)}</td><td class="n">{item.value:.4g}</td><td>{html.escape(item.unit)}</td>'
             f'<td class="n">{item.n}</td><td>{spread}</td></tr>'
         )
-    head = "<tr><th>name</th><th>value</th><th>unit</th><th>n</th><th>quartiles</th></tr>"
+    head = "<tr><th>name</th><th>value</th><th>unit</th><th>n</th><th>quartiles of the n</th></tr>"
     return f"<h2>Figures</h2><table>{head}{''.join(rows)}</table>"
 
 

@@ -70,8 +70,8 @@ async def measure(target: Target, plan: Plan, say: Say = lambda line: None) -> M
         if state == "warm" and plan.cache == "warm":
             say(f"priming the cache with {len(sessions)} sessions, unmeasured")
             await runner.closed_loop(sessions, 4)
-        say(f"measuring {len(sessions)} sessions, cache {state}")
-        runs[state] = await run_once(runner, sessions, plan)
+        say(f"cache {state}")
+        runs[state] = await run_once(runner, sessions, plan, lambda count: say(f"measuring {count} sessions"))
         refuse_all_failed(runs[state])
         suffix = f"/{state}" if plan.cache == "both" else ""
         results += [
@@ -89,13 +89,17 @@ def refuse_all_failed(run: Run) -> None:
         raise InternalError(f"all {len(run.samples)} requests failed, one with {sorted(reasons)[0]}")
 
 
-async def run_once(runner: Runner, sessions: Sequence[Session], plan: Plan) -> Run:
-    """The plan's loop over these sessions."""
+async def run_once(
+    runner: Runner, sessions: Sequence[Session], plan: Plan, begins: Callable[[int], None] = lambda count: None
+) -> Run:
+    """The plan's loop over these sessions, or over those of them that arrive within its duration; `begins` is told how many."""
     if isinstance(plan.loop, ClosedLoop):
+        begins(len(sessions))
         return await runner.closed_loop(sessions, plan.loop.concurrency)
     times_s = arrival_times(plan.loop, len(sessions), [session.at_s for session in sessions], plan.seed)
     if not times_s:
         raise BadPlan("--duration: no request arrives in this time; give a longer one or a higher --rate")
+    begins(len(times_s))
     return await runner.open_loop(sessions, times_s)
 
 

@@ -91,7 +91,9 @@ class PlainEndpoints:
         try:
             return _json(Text(await _off_loop(len(raw), work)))
         except InvalidRequest as error:
-            raise InvalidRequest(error.message, field="tokens") from error
+            # the gateway's name of the field is not the one that this client sent
+            message, field = (text.replace("token_ids", "tokens", 1) for text in (error.message, error.field))
+            raise InvalidRequest(message, field=field) from error
 
     async def health(self, request: Request) -> Response:
         """Liveness: the loop turns."""

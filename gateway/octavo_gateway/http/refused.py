@@ -1,6 +1,6 @@
 """Fields that clients know from OpenAI or vLLM and that Octavo does not serve: refused, never silently ignored.
 
-Unknown names are ignored as OpenAI does; so are user, metadata, service_tier, and parallel_tool_calls (no tools, no effect).
+Unknown names are ignored, as vLLM does; so are user, metadata, service_tier, and parallel_tool_calls (no tools, no effect).
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class FakeGateway:
     ) -> str:
         self._check_key(edge)
         if any(not 0 <= item < 256 for item in token_ids):
-            raise InvalidRequest("token_ids: 256 is out of range", field="token_ids")
+            raise InvalidRequest("token_ids[0]: 256 is out of range", field="token_ids[0]")
         return bytes(token_ids).decode()
 
     @property

@@ -70,12 +70,13 @@ async def test_tokenize_messages(edge: Any) -> None:
         ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model"),
         ("/detokenize", {}, 400, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, 400, "tokens[0]"),
-        ("/detokenize", {"tokens": [49152]}, 400, "tokens"),
+        ("/detokenize", {"tokens": [49152]}, 400, "tokens[0]"),
     ],
 )
 async def test_bad_tokenize_bodies(edge: Any, path: str, body: dict[str, Any], status: int, param: str) -> None:
     response = await edge.http.post(path, json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+    assert response.json()["error"]["message"].startswith(f"{param}:") or status == 404
 
 
 async def test_long_texts_are_tokenized_too_and_10_mb_are_refused(edge: Any) -> None:
