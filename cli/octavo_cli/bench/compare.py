@@ -40,7 +40,7 @@ class Ratio:
     def verdict(self) -> str:
         """What the interval allows to say."""
         if self.low is None or self.high is None:
-            return "one value each"
+            return "one value each" if self.pairs == 1 else f"fewer than {MIN_PAIRS} pairs"
         if self.low <= 1.0 <= self.high:
             return "no difference shown"
         return "B is higher" if self.low > 1.0 else "B is lower"

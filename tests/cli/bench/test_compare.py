@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.figures import Figure, Figures, from_json, to_json
-from octavo_cli.bench.compare import bootstrap, compare
+from octavo.figures import BadFigures, Figure, Figures, from_json, read_figures, to_json
+from octavo_cli.bench.compare import bootstrap, compare, differences, paired
 from octavo_cli.bench.work import BadPlan
 
 
@@ -38,7 +40,7 @@ def test_a_true_difference_is_found_and_noise_is_not() -> None:
 
 def test_pairs_need_both_and_few_pairs_have_no_interval() -> None:
     ratio = compare(figures([10.0, None, 20.0, 30.0]), figures([20.0, 5.0, None, 60.0])).ratios[0]
-    assert (ratio.pairs, ratio.ratio, ratio.low, ratio.verdict) == (2, 2.0, None, "one value each")
+    assert (ratio.pairs, ratio.ratio, ratio.low, ratio.verdict) == (2, 2.0, None, "fewer than 5 pairs")
     with pytest.raises(BadPlan, match=r"samples.ttft has 1 values in A and 2 in B"):
         compare(figures([1.0]), figures([1.0, 2.0]))
 
@@ -99,4 +101,44 @@ def test_samples_survive_the_form() -> None:
 
 def test_a_file_that_is_not_there_is_an_unusable_argument(octavo: Any) -> None:
     done = octavo("bench", "compare", "no-such-run.json", "b.json")
+<<<<<<< HEAD
     assert done.returncode == 2 and "no-such-run.json: no such file; `octavo bench serve --json" in done.stderr
+=======
+    assert done.returncode == 2 and "file 'no-such-run.json' does not exist" in done.stderr
+
+
+def test_few_pairs_have_no_interval_and_say_so() -> None:
+    few = paired("ttft", [1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 0)
+    assert few is not None and few.low is None and few.verdict == "fewer than 5 pairs" and few.ratio == 2.0
+    one = paired("ttft", [1.0, None], [2.0, 5.0], 0)
+    assert one is not None and one.verdict == "one value each"
+
+
+@pytest.mark.parametrize("served", [[1], None, "x"])
+def test_a_file_that_tells_nothing_of_its_server_differs_in_nothing_known(served: object) -> None:
+    told = {"model": "a"}
+    one, other = (Figures("serve", (), {"served": item}, machine={}, commit="") for item in (told, served))
+    assert differences(one, other) == []
+
+
+def test_a_file_that_is_no_figures_is_named(tmp_path: Path) -> None:
+    whole = {"benchmark": "serve", "machine": {}, "config": {}, "commit": "", "results": []}
+    path = tmp_path / "b.json"
+    path.write_text("\ufeff" + json.dumps(whole), encoding="utf-8")
+    assert read_figures(path).benchmark == "serve"
+    nan = {**whole, "samples": {"ttft": [float("nan")]}}
+    huge = {**whole, "results": [{"name": "a", "value": 10**400, "unit": "x", "n": 1}]}
+    for text in (
+        "",
+        "[" * 100_000,
+        "null",
+        json.dumps(nan),
+        json.dumps(huge),
+        json.dumps({**whole, "samples": {"a": [True]}}),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadFigures, match=r"b\.json"):
+            read_figures(path)
+    with pytest.raises(BadFigures, match="Is a directory; give a file that `octavo bench` wrote"):
+        read_figures(tmp_path)
+>>>>>>> attackt
