@@ -101,10 +101,7 @@ def test_samples_survive_the_form() -> None:
 
 def test_a_file_that_is_not_there_is_an_unusable_argument(octavo: Any) -> None:
     done = octavo("bench", "compare", "no-such-run.json", "b.json")
-<<<<<<< HEAD
     assert done.returncode == 2 and "no-such-run.json: no such file; `octavo bench serve --json" in done.stderr
-=======
-    assert done.returncode == 2 and "file 'no-such-run.json' does not exist" in done.stderr
 
 
 def test_few_pairs_have_no_interval_and_say_so() -> None:
@@ -141,4 +138,3 @@ def test_a_file_that_is_no_figures_is_named(tmp_path: Path) -> None:
             read_figures(path)
     with pytest.raises(BadFigures, match="Is a directory; give a file that `octavo bench` wrote"):
         read_figures(tmp_path)
->>>>>>> attackt
