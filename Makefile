@@ -29,8 +29,8 @@ demo: install
 
 test: install  # three processes: triton's interpreter wants one that has not imported triton, and clusters want the cores to themselves
 	$(BIN)/python -m pytest -m "not soak" -n 2 tests/kernels/triton
-	$(BIN)/python -m pytest -m "not soak and not e2e" -n 2 --dist loadfile --ignore tests/kernels/triton
-	$(BIN)/python -m pytest -m "e2e and not soak" --ignore tests/kernels/triton
+	$(BIN)/python -m pytest -m "not soak and not e2e" -n 2 --dist loadfile --reruns 1 --ignore tests/kernels/triton
+	$(BIN)/python -m pytest -m "e2e and not soak" --reruns 1 --ignore tests/kernels/triton
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout=3600 --ignore tests/kernels/triton

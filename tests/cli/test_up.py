@@ -177,7 +177,7 @@ def test_an_interrupted_detached_start_leaves_nothing(octavo: Any, eventually: A
     eventually(lambda: (octavo.run_dir / "state.json").exists() and all(octavo.service_pids().values()))
     pids = [*octavo.service_pids().values(), octavo.state()["supervisor"]["pid"]]
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=30)
+    child.communicate(timeout=90)  # a service that does not hear is killed after its drain
     assert child.returncode != 0 and gone(pids)
 
 

@@ -155,6 +155,7 @@ def test_penalties_bias_and_grammar(data, vocab_size, logprobs) -> None:
     assert not counts.any(), "the workspace must be zero again"
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # what a GPU does without a word
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("place", [0, 1024, 2499])
 def test_a_broken_row_draws_nothing_and_spares_the_others(poison, place) -> None:
