@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,6 +91,13 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
             return value
         time.sleep(0.05)
     raise AssertionError("the condition did not become true in time")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_reach_children() -> None:
+    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
