@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from octavo.ttft import PARTS
+
 from octavo_cli.spans import REQUEST_SPAN, Span
-from octavo_cli.ttft import PARTS, Ttft, ttft_of
+from octavo_cli.ttft import Ttft, ttft_of
 from octavo_cli.waterfall import describe, headline, ordered
 
 HUES = {"gateway": 200, "scheduler": 45, "gpuworker": 140, "kvstore": 290}

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.ttft import PARTS
+
 from octavo_cli.spans import Span
 
 PREFIX = "octavo.ttft."
 TTFT_KEY = "gen_ai.latency.time_to_first_token"
-PARTS = (
-    "gateway",
-    "tokenize",
-    "queue",
-    "retry",
-    "kv_load",
-    "worker_wait",
-    "prefill",
-    "sample",
-    "detokenize",
-    "transport",
-)
-"""In the order of a request's way; transport is the remainder and stands last."""
 
 
 @dataclass(frozen=True, slots=True)

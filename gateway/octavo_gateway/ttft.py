@@ -10,18 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-PARTS: Final = (
-    "gateway",
-    "tokenize",
-    "queue",
-    "retry",
-    "kv_load",
-    "worker_wait",
-    "prefill",
-    "sample",
-    "detokenize",
-    "transport",
-)
+from octavo.ttft import PARTS
+
 OVERLAP_US: Final = 1000
 """Measured parts may exceed what contains them by so much (clocks are read one after the other) before it is a bug."""
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from octavo.figures import Figure, Figures
+from octavo.ttft import PARTS
 from octavo_cli.commands.diagnose import seconds_of
 from octavo_cli.diagnosis import SYMPTOMS, Facts, NothingToDiagnose, Targets, diagnose, facts_of, facts_of_figures
 from octavo_cli.spans import Span
-from octavo_cli.ttft import PARTS
 
 MS = 1_000_000
 

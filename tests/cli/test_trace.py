@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from octavo.rpc.tracing import context_from, record_span, start_tracing
+from octavo.ttft import PARTS
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.main import app
 from octavo_cli.spans import TraceTail, find_trace, read_spans
 from octavo_cli.trace_page import page
-from octavo_cli.ttft import PARTS, ttft_of
+from octavo_cli.ttft import ttft_of
 from octavo_cli.waterfall import ttft_line
 from typer.testing import CliRunner
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from octavo.ttft import PARTS
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import scheduler_pb2
-from octavo_gateway.ttft import PARTS, Measured, TtftParts, decompose
+from octavo_gateway.ttft import Measured, TtftParts, decompose
 
 CALM = Measured(
     total=10_000, before_submit=500, tokenize=300, lost_scheduler=0, queue=1000, retry=0, kv_load=0, worker_wait=200,
