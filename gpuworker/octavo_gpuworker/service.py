@@ -152,6 +152,7 @@ class Worker:
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.backend.vocab_size,
+            role=self._host.manifest.gpuworker.role,
         )
 
     async def run(self) -> None:

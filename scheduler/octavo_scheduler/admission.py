@@ -27,6 +27,7 @@ class Plan:
     shared_blocks: int  # full prompt blocks that siblings share with the leader
     free_needed: int
     growth: int  # blocks expected later
+    target: Worker | None = None  # who decodes after this worker's prefill
 
     @property
     def sibling_blocks(self) -> int:
@@ -137,6 +138,11 @@ def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
         return plan.free_needed <= free
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only
     left = free - plan.free_needed - plan.growth - margin_blocks(worker, policy)
+    if worker.promised:
+        others = [blocks for request, blocks in worker.promised.items() if request is not plan.choices[0].request]
+        left -= sum(others)
+        if len(worker.free_slots) - len(others) < len(plan.choices):
+            return False
     if left < 0 or worker.ungranted <= left:  # nobody can grow beyond its last position
         return left >= 0
     return sum(growth_of(sequence, worker.block_tokens, history) for sequence in worker.running()) <= left

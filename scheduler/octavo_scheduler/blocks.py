@@ -121,6 +121,10 @@ class BlockPool:
         """Exactly one sequence holds it and no transfer does: ending that hold makes it free."""
         return self._sequences[block] == 1 and not self._transfers[block]
 
+    def is_leaving(self, block: int) -> bool:
+        """Only transfers hold it: it is free when they end."""
+        return not self._sequences[block] and self._transfers[block] > 0
+
     def _settle(self, block: int) -> bool:
         if self._sequences[block] or self._transfers[block]:
             return False

@@ -17,6 +17,18 @@ from octavo_scheduler.slo import SloClass, parse_classes
 
 COUNTERS = (
     "preemptions",
+    "swaps",
+    "swapped_blocks",
+    "exported_blocks",
+    "handoffs_started",
+    "handoffs_done",
+    "handoffs_failed",
+    "handoff_blocks",
+    "handoff_early_blocks",
+    "handoff_bytes",
+    "handoff_preloaded_blocks",
+    "handoff_recomputed_tokens",
+    "handoff_credit_waits",
     "offloaded_blocks",
     "loads_started",
     "loaded_blocks",
@@ -48,7 +60,7 @@ COUNTERS = (
 
 SWEEP_FIRST = 1024
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake"]
+TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake"]
 
 
 class Timers:
@@ -95,6 +107,7 @@ class Cell:
 
     __slots__ = (
         "admission_due",
+        "arriving",
         "classes",
         "counters",
         "draining",
@@ -125,6 +138,7 @@ class Cell:
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.draining = False
         self.admission_due = False
+        self.arriving: dict[Request, None] = {}  # prefilled elsewhere, to be decoded: they go before the queue
         self.next_number = 0
         self.touched: dict[Worker, None] = {}  # workers that the event at hand changed; only they can have orders
         self.effects = self.fresh_effects()

@@ -32,10 +32,11 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves import handoff
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.request import Outcome
+from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -222,7 +223,11 @@ class Core:
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
+        for request in list(self.cell.arriving):
+            self._admit_arriving(request)
         for request in self.cell.queue:
+            if request in self.cell.arriving:
+                continue
             while waiting := request.waiting_choices():
                 plan = placement.best_plan(self.cell, request)
                 if plan is None:
@@ -237,6 +242,16 @@ class Core:
             if not request.waiting_choices():
                 self.cell.queue.remove(request)
 
+    def _admit_arriving(self, request: Request) -> None:
+        """A request that another worker prefilled: it goes where its blocks are, once they are there."""
+        if handoff.waits(self.cell, request):
+            return
+        plan = placement.best_plan(self.cell, request)
+        if plan is not None and fits(plan, self.cell.policy, self.cell.history):
+            residency.admit(self.cell, plan)
+            del self.cell.arriving[request]
+            self.cell.queue.remove(request)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def _fire_timers(self) -> None:
@@ -244,7 +259,7 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind == "join":
+            elif kind in ("join", "move"):
                 cell.admission_due = True
             elif request is None or not request.live:
                 continue

@@ -116,6 +116,7 @@ class WorkerJoined:
     pid: int = 0
     resident: list[tuple[int, bytes]] = field(default_factory=list)
     calibration: Calibration = Calibration()
+    role: str = "both"  # prefill, decode, both
 
 
 @dataclass(slots=True)

@@ -40,6 +40,8 @@ class Worker:
         "pool",
         "preempting",
         "prefilling",
+        "promised",
+        "role",
         "sequences",
         "slots",
         "starved",
@@ -55,6 +57,7 @@ class Worker:
         self.epoch = hello.epoch
         self.worker_id = hello.worker_id
         self.store_id = hello.store_id
+        self.role = hello.role
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
@@ -73,6 +76,7 @@ class Worker:
         self.evicted = 0  # cached blocks taken for others, since the last report
         self.draining = False
         self.preempting: set[int] = set()
+        self.promised: dict[Request, int] = {}  # blocks for what other workers prefill for this one
         self.offloads_in_flight = 0
         self.costs = StepCosts(hello.calibration)
         self.link = LinkCosts()
@@ -109,8 +113,16 @@ class Worker:
         return total
 
     def pending_release(self) -> int:
-        """Blocks that come back when what is stopping has been released."""
-        return sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
+        released = sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        leaving = {
+            block
+            for transfer in self.transfers.values()
+            if transfer.kind == "offload"
+            for block in transfer.blocks
+            if self.pool.is_leaving(block)
+        }
+        return released + len(leaving)
 
     def exclusive_blocks(self, sequence: Sequence) -> int:
         """Blocks that only this sequence holds."""

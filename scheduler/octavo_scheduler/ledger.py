@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TECHNIQUES = ("prefix_cache", "tier_load", "offload", "preemption", "chunking")
+TECHNIQUES = ("prefix_cache", "tier_load", "offload", "preemption", "swap", "handoff", "pause", "chunking")
 
 
 @dataclass(slots=True)

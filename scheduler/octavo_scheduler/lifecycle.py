@@ -16,6 +16,7 @@ from octavo_scheduler.events import (
 )
 from octavo_scheduler.facts import note_end, note_rejected, note_wait
 from octavo_scheduler.fleet import CancelAnswer, Gateway
+from octavo_scheduler.moves import handoff
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
@@ -350,6 +351,7 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
     request.outcome = outcome
     request.ended_us = cell.now_us
     note_wait(cell, request, outcome)
+    handoff.end(cell, request, handoff.cause_of(outcome))
     cell.queue.remove(request)
     cell.admission_due = True
     reason = "deadline" if outcome.outcome == "deadline" else "cancel"

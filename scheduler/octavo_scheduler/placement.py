@@ -13,6 +13,7 @@ from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_gro
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves.offer import offer, pays, possible, split_roles
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.tiers import Directory
 
@@ -43,6 +44,18 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if not any(worker.free_slots for worker in accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
+    serving, sources = split_roles(accepting)
+    plan = _best_on(cell, serving, group, keys)
+    if not sources or request in cell.arriving or not possible(cell, group, keys):
+        return plan
+    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
+    return handed if handed is not None and pays(cell, plan, handed) else plan
+
+
+def _best_on(cell: Cell, accepting: list[Worker], group: list[Choice], keys: list[bytes]) -> Plan | None:
+    """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
+    if not any(worker.free_slots for worker in accepting):
+        return None
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)
     rated = _rated(cell, accepting, keys, group[0].length)

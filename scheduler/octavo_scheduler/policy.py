@@ -41,6 +41,8 @@ class Policy:
     max_offload_blocks: int = 16
     """Blocks per offload transfer."""
     max_offloads_in_flight: int = 2
+    swap: bool = True
+    """A preempted sequence's blocks may go to the kvstore instead of being computed again."""
     max_losses: int = 5
     """Worker losses without a new token after which a request fails."""
     join_prefill: bool = True

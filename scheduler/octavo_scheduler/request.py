@@ -86,6 +86,8 @@ class Sequence:
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
+    swap: bool = False  # its full blocks go to the kvstore once it is released
+    handoff: Handoff | None = None  # it prefills for another worker
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -137,6 +139,29 @@ class Choice:
         if start >= len(prompt):
             return self.output[start - len(prompt) : end - len(prompt)]
         return prompt[start:end] + self.output[: max(0, end - len(prompt))]
+
+
+@dataclass(slots=True, eq=False)
+class Handoff:
+    """A prefill on one worker for a decode on another, from the admission there to the first token here."""
+
+    source_epoch: int
+    source_id: str
+    target_epoch: int
+    target_id: str
+    started_us: int
+    total_blocks: int  # full blocks of what is prefilled
+    block_bytes: int
+    exported: int = 0  # leading full blocks that the kvstore has, or that are on their way
+    preloaded: int = 0  # leading full blocks that the target has, or that are on their way
+    exports: int = 0  # copies under way from the source
+    preloads: int = 0  # ... and to the target
+    moved_blocks: int = 0
+    early_blocks: int = 0  # of these: gone before the first token was there
+    computed_len: int = 0  # what the source had computed at its end
+    prefilled_us: int = -1  # the source's release
+    until_us: int = 0  # the decode waits for copies until then
+    credit_waits: int = 0
 
 
 @dataclass(slots=True)
@@ -200,6 +225,9 @@ class Request:
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
     registered: bool = False  # the registry still names it
+    handoff: Handoff | None = None
+    failed_handoffs: int = 0
+    swapped: bool = False  # some of it went to the kvstore when it was preempted
 
     @property
     def live(self) -> bool:

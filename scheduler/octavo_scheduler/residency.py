@@ -8,10 +8,12 @@ from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
+from octavo_scheduler.moves import handoff
+from octavo_scheduler.moves.swap import choose_way, swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.preemption import choose_victims
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
-from octavo_scheduler.tiers import Transfer
+from octavo_scheduler.tiers import Purpose, Transfer
 
 
 def admit(cell: Cell, plan: Plan) -> None:
@@ -25,6 +27,10 @@ def admit(cell: Cell, plan: Plan) -> None:
     rank = cell.number() & 0xFFFFFFFF
     cached_len = len(plan.matched) * worker.block_tokens
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+    if plan.target is not None:  # the first token's KV is never written there
+        worker.ungranted -= leader.ungranted(worker.block_tokens)
+        leader.max_positions = leader.length
+        worker.ungranted += leader.ungranted(worker.block_tokens)
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         shared = table[: plan.shared_blocks]
@@ -58,10 +64,15 @@ def admit(cell: Cell, plan: Plan) -> None:
             traceparent=request.traceparent,
             wait_xfer=wait_xfer,
             wait_base=cached_len,
+            stop_after=1 if plan.target is not None else 0,
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
         )
     )
     _book_admission(cell, plan, request, cached_len)
+    if plan.target is not None:
+        handoff.begin(cell, worker, plan.target, leader)
+    else:
+        worker.promised.pop(request, None)
 
 
 def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:
@@ -97,7 +108,9 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
 def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker, base = plan.worker, len(plan.matched)
     blocks = leader.blocks[base : base + len(plan.load_keys)]
-    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base)
+    request = leader.choice.request
+    purpose: Purpose = "handoff" if request.handoff is not None else "swap" if request.swapped else "admission"
+    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base, purpose)
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
@@ -146,9 +159,9 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             load_blocks=len(plan.load_keys),
             waiting=len(cell.queue),
         )
-    else:
+    elif request.handoff is None:
         reason = "worker-lost" if request.losses else "preempted"
-        lost_tokens = plan.choices[0].length - cached_len
+        lost_tokens = plan.uncached_tokens()
         cell.counters["recomputed_tokens"] += lost_tokens
         cell.fact(
             "preempted",
@@ -163,6 +176,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
+    else:
+        return  # its blocks moved for a handoff, which books them
     cell.counters["prefix_hit_tokens"] += cached_len
     request.cost.saved_prefix_tokens += cached_len
     request.cost.saved_sibling_tokens += (len(plan.choices) - 1) * len(request.prompt)
@@ -191,6 +206,7 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
         return
     for victim in choose_victims(worker, unmet):
         worker.preempting.add(victim.seq)
+        choose_way(cell, worker, victim)
         cell.counters["preemptions"] += 1
         request = victim.choice.request
         request.preemptions += 1
@@ -202,7 +218,11 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
     request = sequence.choice.request
     pool, index = worker.pool, worker.index
-    offload = cell.fleet.directory_of(worker)
+    if sequence.swap and request.live:
+        swap_out(cell, worker, sequence)
+    elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
+        handoff.prefilled(cell, worker, sequence)
+    offload = cell.fleet.directory_of(worker) if not sequence.swap else None
     for at, block in enumerate(sequence.blocks if offload is not None else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
@@ -219,6 +239,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
+    if request.handoff is not None and request not in cell.arriving:
+        handoff.end(cell, request, "preempted")
     _unseat(cell, worker, sequence, "preempted")
 
 
@@ -250,17 +272,18 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
         if not request.queued:
             request.waiting_since_us = cell.now_us
         cell.queue.push(request)
-        cell.fact(
-            "attempt",
-            request,
-            sequence.admitted_us,
-            cell.now_us,
-            reason=why,
-            worker_id=worker.worker_id,
-            seq=sequence.seq,
-            attempt=request.attempts,
-            tokens=len(choice.output),
-        )
+        if request.handoff is None:
+            cell.fact(
+                "attempt",
+                request,
+                sequence.admitted_us,
+                cell.now_us,
+                reason=why,
+                worker_id=worker.worker_id,
+                seq=sequence.seq,
+                attempt=request.attempts,
+                tokens=len(choice.output),
+            )
     cell.admission_due = True
     end_hold(cell, request)
 
@@ -310,13 +333,15 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():
-        if transfer.sequence is not None:
-            end_hold(cell, transfer.sequence.choice.request)
+        handoff.lost(transfer)
+        if transfer.owner is not None:
+            end_hold(cell, transfer.owner)
     for sequence in list(worker.sequences.values()):
         request = sequence.choice.request
         if sequence.choice.phase is Phase.RUNNING:
             touched[request] = None
         request.blocks_freed += len(sequence.blocks)
+        handoff.end(cell, request, "prefill-lost" if sequence.handoff is not None else "decode-lost")
         _unseat(cell, worker, sequence, "worker-lost")
     exhausted = []
     for request in touched:
@@ -324,6 +349,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
         request.losses += 1
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
+    handoff.retarget(cell, worker)
     worker.sequences.clear()
     worker.transfers.clear()
     worker.computing.clear()

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.request import Handoff, Request
 from octavo_scheduler.request import Sequence as RunningSequence
+
+Purpose = Literal["write-behind", "admission", "swap", "handoff", "pause"]
+"""Why a copy was ordered."""
 
 STUCK_PAUSE_US = 5 * SECOND_US
 """Else a stopped kvstore would cost every request with a known prefix the whole load limit."""
@@ -98,3 +102,11 @@ class Transfer:
     started_us: int
     sequence: RunningSequence | None = None
     base_blocks: int = 0  # load: full blocks that were cached before it
+    purpose: Purpose = "write-behind"
+    request: Request | None = None  # it holds on until this ends
+    handoff: Handoff | None = None
+
+    @property
+    def owner(self) -> Request | None:
+        """Whose hold this is; write-behind belongs to nobody."""
+        return self.sequence.choice.request if self.sequence is not None else self.request

@@ -64,6 +64,7 @@ class ChaosSequence:
     ending: bool = False
     release_in: int = 0
     first_token_sent: bool = False
+    ends_at: int = 0  # stop_after: this many tokens in all; 0: none
     chain: list[int] = field(default_factory=list)
 
 
@@ -119,7 +120,9 @@ class ChaosWorker:
         max_merge: int = 1,
         calm: bool = False,
         max_model_len: int = 4096,
+        role: str = "both",
     ) -> None:
+        self.role = role
         self.rng, self.worker_id, self.store = rng, worker_id, store
         self.num_blocks, self.block_tokens, self.max_seqs = num_blocks, block_tokens, max_seqs
         self.max_merge, self.calm, self.max_model_len = max_merge, calm, max_model_len
@@ -186,6 +189,7 @@ class ChaosWorker:
             pid=1,
             resident=sorted(self.labels.items()),
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
+            role=self.role,
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -245,6 +249,7 @@ class ChaosWorker:
                 stop_ids,
                 order.max_len,
             )
+            made.ends_at = len(tokens) + order.stop_after if order.stop_after else 0
             extend_chain(made.chain, made.tokens)
             self.sequences[seq] = self.slots[slot] = made
             return made
@@ -414,7 +419,9 @@ class ChaosWorker:
             sequence.first_token_sent = True
             self.report.first_tokens.append(FirstToken(sequence.seq, 10, 20, 1))
             self.must_send = True
-        reason = "stop" if token in sequence.stop_ids else "length" if len(sequence.tokens) >= sequence.max_len else ""
+        length = len(sequence.tokens)
+        ended = length >= sequence.max_len or length == sequence.ends_at
+        reason = "stop" if token in sequence.stop_ids else "length" if ended else ""
         if reason and not sequence.ending:
             stop_token = token if reason == "stop" else 0
             self.report.finishes.append(Finish(sequence.slot, sequence.seq, reason, stop_token))

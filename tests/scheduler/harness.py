@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from random import Random
 
@@ -26,6 +26,7 @@ from octavo_scheduler.events import (
 )
 from octavo_scheduler.orders import Effects, Fact, Order
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.request import Request
 
 from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output, sampling_of, tokens_of
 
@@ -352,8 +353,20 @@ class Simulation:
         assert self.core.cell.counters["protocol_errors"] == 0, self.closed
 
     def check_integrity(self) -> None:
+        """Every count of every pool is right, and every hold of a request has its sequence or its transfer."""
+        holds: Counter[int] = Counter()
+        requests: dict[int, Request] = {}
         for worker in self.core.cell.fleet.workers.values():
             assert worker.check_integrity() == []
+            owners = [sequence.choice.request for sequence in worker.sequences.values()]
+            for request in owners + [item.owner for item in worker.transfers.values() if item.owner is not None]:
+                holds[id(request)] += 1
+                requests[id(request)] = request
+            assert all(request.live and request.handoff is not None for request in worker.promised)
+        for number, request in requests.items():
+            assert request.holds == holds[number], f"{request.request_id}: {request.holds} holds, {holds[number]} known"
+        for request in self.core.cell.arriving:
+            assert request.live and request.handoff is not None and request.queued
 
     def _number(self) -> int:
         self._next_id += 1

@@ -47,11 +47,13 @@ class Walk:
         self.store = ChaosStore(rng)
         block_tokens = rng.choice((2, 4))
         self.num_blocks = rng.choice((17, 30))
-        for number in range(rng.choice((1, 2))):
+        roles = rng.choice((("both",), ("both", "both"), ("prefill", "decode"), ("prefill", "both", "decode")))
+        for number, role in enumerate(roles):
             self.simulation.add_worker(
                 ChaosWorker(
                     rng,
                     f"w{number}",
+                    role=role,
                     num_blocks=self.num_blocks,
                     block_tokens=block_tokens,
                     max_seqs=6,
@@ -170,8 +172,8 @@ def test_walk(seed: int) -> None:
 def test_walks_reach_every_corner() -> None:
     """A walk that never preempts, loads or loses a worker would prove nothing."""
     total: dict[str, float] = {}
-    for seed in range(4):
-        for name, value in Walk(seed).run(2500).core.cell.counters.items():
+    for seed in range(8):
+        for name, value in Walk(seed).run(1500).core.cell.counters.items():
             total[name] = total.get(name, 0) + value
     for name in (
         "preemptions",
@@ -185,6 +187,13 @@ def test_walks_reach_every_corner() -> None:
         "requests_rejected",
         "requests_deadline",
         "worker_losses",
+        "swaps",
+        "swapped_blocks",
+        "handoffs_done",
+        "handoffs_failed",
+        "handoff_early_blocks",
+        "handoff_preloaded_blocks",
+        "handoff_credit_waits",
     ):
         assert total[name] > 0, name
 

@@ -53,7 +53,9 @@ class SimSequence(SeqView):
         self.prompt_len = order.prompt_len
         said = order.prompt_len + unpack_u32(order.sampling)[0]
         self.end_len = min(said, order.max_len)
-        self.ends_by = "length" if said >= order.max_len else "stop"
+        if order.stop_after:
+            self.end_len = min(self.end_len, len(order.tokens) // 4 + order.stop_after)
+        self.ends_by = "length" if said >= order.max_len or self.end_len < said else "stop"
         self.wait_xfer = order.wait_xfer
         self.wait_base = order.wait_base
         self.unsplit = False  # its leader still prefills for it
