@@ -31,7 +31,7 @@ class Deployment:
     """Least severity that is written."""
     drain_timeout_s: float = 20.0
     """After SIGTERM, how long running requests may go on."""
-    wakeup_slice_us: int = 0
+    wakeup_slice_us: int = 200
     """Time slice of the threads that pass messages on (Linux 6.12 and later): they run soon beside compute threads; 0: the system's."""
     secret: str = "octavo-development-secret"
     """Server secret of the tenant namespaces (HMAC key); set your own outside development."""
