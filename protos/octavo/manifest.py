@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from math import inf
+from typing import Any, Literal, get_args, get_type_hints
 
 from octavo.errors import OctavoError
 
@@ -108,10 +109,12 @@ class Scheduler:
     """Where gateways, workers and kvstores dial in."""
     metrics_listen: str = "127.0.0.1:0"
     """Prometheus text over HTTP; empty: off."""
-    policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "fcfs"
-    """Order of the waiting queue."""
+    policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "slo-fair"
+    """Order of the waiting queue; a class of slo_classes may name another one for a queue of its own."""
     batching: Literal["continuous", "static", "dynamic"] = "continuous"
-    """How requests join running ones."""
+    """How requests join running ones: at any step; once the whole batch has ended; the same, after a wait for company."""
+    batching_max_wait_ms: float = 10.0
+    """Under dynamic batching, how long an idle worker waits for a full batch, from the first request's arrival."""
     max_num_seqs: int = 32
     """Sequences that run at once on a worker."""
     max_num_batched_tokens: int = 512
@@ -138,10 +141,10 @@ class Scheduler:
     """File for every input of the core and its orders, prompts included, to be replayed by `octavo simulate --replay`; an earlier one gets the ending `.earlier`; empty: off."""
     default_slo_class: str = "default"
     """Class of a request that names none."""
-    slo_classes: Mapping[str, Mapping[str, float]] = field(
+    slo_classes: Mapping[str, Mapping[str, float | str]] = field(
         default_factory=lambda: {"default": {"ttft_ms": 1000.0, "itl_p99_ms": 200.0}}
     )
-    """Name -> {ttft_ms, itl_p99_ms}."""
+    """Name -> {ttft_ms, itl_p99_ms}, and policy (a queue of its own) with its weight against the other queues (1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +273,11 @@ NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
     "engine.deterministic": (False,),
-    "scheduler.policy": ("fcfs", "priority"),
     "scheduler.batching": ("continuous",),
     "cache.codec": ("none",),
     "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),
-    "tenants.weights": ({},),
 }
 """Keys whose feature is not whole yet -> the values that work today."""
 
@@ -305,6 +306,7 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.max_num_batched_tokens_alone": 0,
         "scheduler.max_waiting_requests": 1,
         "scheduler.max_waiting_prompt_tokens": 1,
+        "scheduler.batching_max_wait_ms": 0,
         "scheduler.worker_silence_s": 0.5,
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
@@ -331,12 +333,40 @@ def check_values(manifest: Manifest) -> None:
         if tier not in ("dram", "nvme"):
             raise ManifestError(f"cache.tiers: {tier!r} is unknown; use dram, nvme", field="cache.tiers")
     for name, slo in manifest.scheduler.slo_classes.items():
-        for metric in slo:
-            if metric not in ("ttft_ms", "itl_p99_ms"):
-                raise ManifestError(
-                    f"scheduler.slo_classes.{name}: {metric!r} is unknown; use ttft_ms, itl_p99_ms",
-                    field="scheduler.slo_classes",
-                )
+        for metric, value in slo.items():
+            _check_slo_entry(f"scheduler.slo_classes.{name}", metric, value)
+    for tenant, weight in manifest.tenants.weights.items():
+        if not 0 < weight < inf:
+            raise ManifestError(
+                f"tenants.weights.{tenant}: {weight!r} must be a number above 0", field="tenants.weights"
+            )
+
+
+def _check_slo_entry(where: str, metric: str, value: float | str) -> None:
+    policies = get_args(get_type_hints(Scheduler)["policy"])
+    if metric == "policy":
+        wrong = "" if value in policies else f"is unknown; use {', '.join(policies)}"
+    elif metric == "weight":
+        wrong = "" if isinstance(value, int | float) and 0 < value < inf else "must be a number above 0"
+    elif metric in ("ttft_ms", "itl_p99_ms"):
+        wrong = (
+            "" if isinstance(value, int | float) and 0 <= value < inf else "must be a number of at least 0; 0 is none"
+        )
+    else:
+        raise ManifestError(
+            f"{where}: {metric!r} is unknown; use ttft_ms, itl_p99_ms, policy, weight", field="scheduler.slo_classes"
+        )
+    if wrong:
+        raise ManifestError(f"{where}.{metric}: {value!r} {wrong}", field="scheduler.slo_classes")
+
+
+def slo_targets(classes: Mapping[str, Mapping[str, float | str]]) -> dict[str, dict[str, float]]:
+    """The targets of `scheduler.slo_classes`: name -> {ttft_ms, itl_p99_ms}, as far as given."""
+    targets = ("ttft_ms", "itl_p99_ms")
+    return {
+        name: {metric: float(value) for metric, value in slo.items() if metric in targets}
+        for name, slo in classes.items()
+    }
 
 
 def section_names() -> list[str]:

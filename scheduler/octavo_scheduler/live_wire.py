@@ -53,7 +53,7 @@ def live(driver: Driver, max_requests: int) -> pb.GetLiveResponse:
             )
             for store in cell.fleet.stores.values()
         ],
-        waiting=[_request(cell, request, now_us) for request, _ in zip(cell.queue, range(most), strict=False)],
+        waiting=[_request(cell, request, now_us) for request in cell.queue.first(most, cell.now_us)],
         running=[_request(cell, request, now_us) for request in running[:most]],
         recent=[_ended(driver.journal, end, now_us) for end in driver.journal.ended(most)],
         requests_waiting=len(cell.queue),

@@ -12,8 +12,12 @@ SECOND_US = 1_000_000
 class Policy:
     """All limits that the core obeys. Durations are microseconds, sizes are tokens, blocks or bytes as named."""
 
-    order: str = "fcfs"
-    """`fcfs`: arrival, priority breaks ties; `priority`: larger priority first, then arrival."""
+    order: str = "slo-fair"
+    """Name of the waiting queue's policy (policies/orders.py)."""
+    fair_window_us: float = 0.5 * SECOND_US
+    """Under `slo-fair`: by how much predicted device time urgency may put one tenant ahead of another."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Share of each tenant under fair policies; others have 1."""
     max_num_seqs: int = 32
     """Sequences that run at once on one worker."""
     max_num_batched_tokens: int = 512
@@ -46,7 +50,7 @@ class Policy:
     join_prefill: bool = True
     """A request waits for a running prefill of the same prefix instead of computing it twice."""
     default_slo_class: str = "default"
-    slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: {"default": {}})
+    slo_classes: Mapping[str, Mapping[str, float | str]] = field(default_factory=lambda: {"default": {}})
 
     @property
     def budget_alone(self) -> int:

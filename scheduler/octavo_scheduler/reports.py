@@ -124,7 +124,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:
             worker.hungry[sequence] = None
-    charge(worker, report.wall_us, advanced, report.counts, report.computed_len, prefilled)
+    charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled)
     worker.starved = len(report.starved)
     cell.counters["starved_steps"] += bool(report.starved)
     return context

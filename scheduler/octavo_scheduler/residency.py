@@ -133,6 +133,9 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
             request.cached_by_tier["hbm"] = request.cached_tokens
+        prefill_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
+        for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
+            account.charge(prefill_us)
         request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens)
         cell.fact(
             "queue",

@@ -26,4 +26,5 @@ def policy_from(manifest: Manifest) -> Policy:
         prefix_cache=manifest.cache.prefix,
         default_slo_class=given.default_slo_class,
         slo_classes=given.slo_classes,
+        tenant_weights=manifest.tenants.weights,
     )

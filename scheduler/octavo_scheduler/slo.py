@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from octavo_scheduler.request import Outcome
 
@@ -15,9 +16,13 @@ class SloClass:
     name: str
     ttft_ms: float = 0.0
     itl_p99_ms: float = 0.0
+    policy: str = ""
+    """Policy of a queue of its own; empty: it shares the main queue."""
+    weight: float = 1.0
+    """Share of that queue against the others."""
 
 
-def parse_classes(classes: Mapping[str, Mapping[str, float]]) -> dict[str, SloClass]:
+def parse_classes(classes: Mapping[str, Mapping[str, Any]]) -> dict[str, SloClass]:
     """The manifest's `scheduler.slo_classes`."""
     return {name: SloClass(name, **targets) for name, targets in classes.items()}
 
