@@ -33,6 +33,7 @@ COUNTERS = (
     "decode_busy_us",
     "steps",
     "mixed_steps",
+    "budget_changes",
     "starved_steps",
     "reports",
     "requests_submitted",
@@ -142,6 +143,11 @@ class Cell:
         """A number that was never given before: seqs, transfers and ranks."""
         self.next_number += 1
         return self.next_number
+
+    def itl_target_us(self, slo_class: str) -> int:
+        """Bound of the gaps between the tokens of a class; 0: none."""
+        target = self.classes.get(slo_class)
+        return int(target.itl_p99_ms * 1000) if target is not None else 0
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""
