@@ -35,7 +35,7 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.request import Outcome
+from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -222,20 +222,27 @@ class Core:
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
-        for request in self.cell.queue:
-            while waiting := request.waiting_choices():
-                plan = placement.best_plan(self.cell, request)
-                if plan is None:
-                    if request.live and waiting:
-                        return
-                    break
-                if placement.waits_for_join(self.cell, request, plan):
-                    break
-                if not fits(plan, self.cell.policy, self.cell.history):
+        with self.cell.queue.in_turn(self.cell.now_us) as turn:
+            for request in turn:
+                if not self._admit(request):
                     return
-                residency.admit(self.cell, plan)
-            if not request.waiting_choices():
-                self.cell.queue.remove(request)
+
+    def _admit(self, request: Request) -> bool:
+        """Seats what of it can start; False: it, and so everyone behind it, must wait for room."""
+        while waiting := request.waiting_choices():
+            plan = placement.best_plan(self.cell, request)
+            if plan is None:
+                if request.live and waiting:
+                    return False
+                break
+            if placement.waits_for_join(self.cell, request, plan):
+                break
+            if not fits(plan, self.cell.policy, self.cell.history):
+                return False
+            residency.admit(self.cell, plan)
+        if not request.waiting_choices():
+            self.cell.queue.remove(request)
+        return True
 
     # -- time ------------------------------------------------------------------------------------------------------
 

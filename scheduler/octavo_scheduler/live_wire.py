@@ -25,6 +25,8 @@ Owned = TypeVar("Owned", Request, Fact)
 
 DEFAULT_REQUESTS = 200
 LOOKED_AT_PER_LISTED = 64
+LOOKED_AT_WAITING = 1024
+"""Of those that wait, in their order; fair policies let the tenants take turns in it already."""
 """How far down a long list the requests of tenants that come late in it are looked for."""
 MAP_CELLS = 512
 """A larger pool is shown with several blocks to a cell."""
@@ -60,7 +62,10 @@ def live(driver: Driver, max_requests: int) -> pb.GetLiveResponse:
             )
             for store in cell.fleet.stores.values()
         ],
-        waiting=[_request(cell, request, now_us) for request in of_each_tenant(cell.queue, most)],
+        waiting=[
+            _request(cell, request, now_us)
+            for request in of_each_tenant(cell.queue.first(LOOKED_AT_WAITING, cell.now_us), most)
+        ],
         running=[_request(cell, request, now_us) for request in of_each_tenant(running, most)],
         recent=[
             _ended(driver.journal, end, now_us)

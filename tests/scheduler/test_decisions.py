@@ -1,4 +1,4 @@
-"""The small decision modules, each alone: costs, ledger, slo, history, queues, registry, tiers, placement, preemption."""
+"""The small decision modules, each alone: costs, ledger, slo, history, registry, tiers, placement, preemption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.placement import score_us
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.preemption import choose_victims, cost_to_bring_back
-from octavo_scheduler.queues import WaitingQueue
 from octavo_scheduler.registry import Registry
 from octavo_scheduler.request import Choice, Outcome, Phase, Request, Sequence
 from octavo_scheduler.slo import deadline_outcome, parse_classes, resolve
@@ -112,19 +111,6 @@ def test_history_finds_a_high_quantile_and_never_exceeds_max_tokens() -> None:
 
 
 # -- queue and registry --------------------------------------------------------------------------------------------
-
-
-def test_queue_orders() -> None:
-    late, early = request("late", arrival_us=5, priority=9), request("early", arrival_us=1)
-    again = request("again", arrival_us=9, resubmitted=True)
-    for order, names in (("fcfs", "again early late"), ("priority", "again late early")):
-        queue = WaitingQueue(order)
-        for item in (late, early, again):
-            item.queue_number, item.queued = 0, False
-            queue.push(item)
-        assert [item.request_id for item in queue] == names.split()
-        queue.remove(early)
-        assert len(queue) == 2 and queue.prompt_tokens == 8 and not early.queued
 
 
 def test_registry_is_bounded_in_bytes_and_time() -> None:
