@@ -406,7 +406,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[StoreStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_leaked: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid")
+    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid", "block_bytes", "block_tokens", "step_tokens", "fixed_us", "prefill_token_us", "context_token_us", "load_bytes_per_us", "load_fixed_us")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +414,14 @@ class WorkerStatus(_message.Message):
     BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FIXED_US_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    LOAD_BYTES_PER_US_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIXED_US_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     state: str
     running: int
@@ -421,7 +429,15 @@ class WorkerStatus(_message.Message):
     blocks_free: int
     steps: int
     pid: int
-    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    block_bytes: int
+    block_tokens: int
+    step_tokens: int
+    fixed_us: float
+    prefill_token_us: float
+    context_token_us: float
+    load_bytes_per_us: float
+    load_fixed_us: float
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ...) -> None: ...
 
 class GatewayStatus(_message.Message):
     __slots__ = ("gateway_id", "requests")
