@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from octavo.errors import OctavoError
+from octavo.manifest_tables import slo_problem, tenant_problem
 
 
 class ManifestError(OctavoError, ValueError):
@@ -100,6 +101,8 @@ class GpuWorker:
     """Prometheus text over HTTP; empty: off."""
     progress_timeout_s: float = 30.0
     """NOT_SERVING when there is work and no token advanced for this long."""
+    labels: tuple[str, ...] = ()
+    """Pools that this worker belongs to, by name; SLO classes choose among them with `pool` and `degrade_pool`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,12 @@ class Scheduler:
     """Queue limit; more are rejected with RESOURCE_EXHAUSTED."""
     max_waiting_prompt_tokens: int = 2_000_000
     """Queue limit in prompt tokens."""
+    max_waiting_kv_tokens: int = 0
+    """Queue limit in KV tokens that the waiting requests are expected to hold (prompt and predicted output); 0: none."""
+    max_waiting_gpu_s: float = 0.0
+    """Queue limit in predicted worker time of the waiting requests, seconds per worker; 0: none."""
+    max_overcommit: float = 4.0
+    """Most that running sequences may come to hold if each ran to its max_tokens, in sizes of the pool."""
     recovery_grace_s: float = 10.0
     """After start, resubmits go first and are not refused for lack of workers."""
     orphan_grace_s: float = 15.0
@@ -138,10 +147,10 @@ class Scheduler:
     """File for every input of the core and its orders, prompts included, to be replayed by `octavo simulate --replay`; an earlier one gets the ending `.earlier`; empty: off."""
     default_slo_class: str = "default"
     """Class of a request that names none."""
-    slo_classes: Mapping[str, Mapping[str, float]] = field(
+    slo_classes: Mapping[str, Mapping[str, float | str]] = field(
         default_factory=lambda: {"default": {"ttft_ms": 1000.0, "itl_p99_ms": 200.0}}
     )
-    """Name -> {ttft_ms, itl_p99_ms}."""
+    """Name -> {ttft_ms, itl_p99_ms, deadline_ms, on_overload, pool, degrade_pool, degrade_max_tokens}; see docs/scheduling.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +215,8 @@ class Tenants:
     """Tenants whose keys see every tenant's requests, the workers and the ledger in the live view."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Tenant -> share under fair policies."""
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Tenant -> {rate_tokens_per_s, burst_tokens, concurrency, kv_share}; `*`: every tenant that is not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +316,9 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.max_num_batched_tokens_alone": 0,
         "scheduler.max_waiting_requests": 1,
         "scheduler.max_waiting_prompt_tokens": 1,
+        "scheduler.max_waiting_kv_tokens": 0,
+        "scheduler.max_waiting_gpu_s": 0,
+        "scheduler.max_overcommit": 1,
         "scheduler.worker_silence_s": 0.5,
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
@@ -331,12 +345,11 @@ def check_values(manifest: Manifest) -> None:
         if tier not in ("dram", "nvme"):
             raise ManifestError(f"cache.tiers: {tier!r} is unknown; use dram, nvme", field="cache.tiers")
     for name, slo in manifest.scheduler.slo_classes.items():
-        for metric in slo:
-            if metric not in ("ttft_ms", "itl_p99_ms"):
-                raise ManifestError(
-                    f"scheduler.slo_classes.{name}: {metric!r} is unknown; use ttft_ms, itl_p99_ms",
-                    field="scheduler.slo_classes",
-                )
+        if problem := slo_problem(slo):
+            raise ManifestError(f"scheduler.slo_classes.{name}{problem}", field="scheduler.slo_classes")
+    for name, limits in manifest.tenants.limits.items():
+        if problem := tenant_problem(limits):
+            raise ManifestError(f"tenants.limits.{name}{problem}", field="tenants.limits")
 
 
 def section_names() -> list[str]:

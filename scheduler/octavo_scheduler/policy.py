@@ -22,6 +22,14 @@ class Policy:
     """Tokens per step while none do; 0: four times the above, 2048 at most (and never less than the above)."""
     max_waiting_requests: int = 4096
     max_waiting_prompt_tokens: int = 2_000_000
+    max_waiting_kv_tokens: int = 0
+    """Expected KV tokens of what waits; 0: no limit."""
+    max_waiting_gpu_us: int = 0
+    """Predicted worker time of what waits, per worker; 0: no limit."""
+    max_overcommit: float = 4.0
+    """Bound of what running sequences hold and may still ask for, in sizes of the pool."""
+    tenant_limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Tenant, or `*`, -> {rate_tokens_per_s, burst_tokens, concurrency, kv_share}."""
     recovery_grace_us: int = 10 * SECOND_US
     orphan_grace_us: int = 15 * SECOND_US
     worker_silence_us: int = 5 * SECOND_US
@@ -46,7 +54,7 @@ class Policy:
     join_prefill: bool = True
     """A request waits for a running prefill of the same prefix instead of computing it twice."""
     default_slo_class: str = "default"
-    slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: {"default": {}})
+    slo_classes: Mapping[str, Mapping[str, float | str]] = field(default_factory=lambda: {"default": {}})
 
     @property
     def budget_alone(self) -> int:

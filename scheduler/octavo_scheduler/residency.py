@@ -189,7 +189,7 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
     if worker.preempting or not unmet:
         return
-    for victim in choose_victims(worker, unmet):
+    for victim in choose_victims(worker, unmet, cell.policy):
         worker.preempting.add(victim.seq)
         cell.counters["preemptions"] += 1
         request = victim.choice.request
