@@ -225,22 +225,27 @@ class Core:
         """Head first and no overtaking, except past requests that wait for something of their own."""
         for request in list(self.cell.arriving):
             self._admit_arriving(request)
-        for request in self.cell.queue:
-            if request in self.cell.arriving:
-                continue
-            while waiting := request.waiting_choices():
-                plan = placement.best_plan(self.cell, request)
-                if plan is None:
-                    if request.live and waiting:
-                        return
-                    break
-                if placement.waits_for_join(self.cell, request, plan):
-                    break
-                if not fits(plan, self.cell.policy, self.cell.history):
+        with self.cell.queue.in_turn(self.cell.now_us) as turn:
+            for request in turn:
+                if request not in self.cell.arriving and not self._admit(request):
                     return
-                residency.admit(self.cell, plan)
-            if not request.waiting_choices():
-                self.cell.queue.remove(request)
+
+    def _admit(self, request: Request) -> bool:
+        """Seats what of it can start; False: it, and so everyone behind it, must wait for room."""
+        while waiting := request.waiting_choices():
+            plan = placement.best_plan(self.cell, request)
+            if plan is None:
+                if request.live and waiting:
+                    return False
+                break
+            if placement.waits_for_join(self.cell, request, plan):
+                break
+            if not fits(plan, self.cell.policy, self.cell.history):
+                return False
+            residency.admit(self.cell, plan)
+        if not request.waiting_choices():
+            self.cell.queue.remove(request)
+        return True
 
     def _admit_arriving(self, request: Request) -> None:
         """A request that another worker prefilled: it goes where its blocks are, once they are there."""
