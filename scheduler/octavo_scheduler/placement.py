@@ -13,7 +13,7 @@ from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_gro
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.moves.offer import offer, pays, possible, split_roles
+from octavo_scheduler.moves.offer import offer, pays, possible, split_roles, waits_for_credit
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.tiers import Directory
 
@@ -49,7 +49,9 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if not sources or request in cell.arriving or not possible(cell, group, keys):
         return plan
     handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
-    return handed if handed is not None and pays(cell, plan, handed) else plan
+    if handed is None:
+        return None if waits_for_credit(cell, plan, sources, serving) else plan
+    return handed if pays(cell, plan, handed) else plan
 
 
 def _best_on(cell: Cell, accepting: list[Worker], group: list[Choice], keys: list[bytes]) -> Plan | None:

@@ -9,10 +9,11 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.moves import handoff
-from octavo_scheduler.moves.swap import choose_way, swap_out
+from octavo_scheduler.moves.exports import answering
+from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
-from octavo_scheduler.preemption import choose_victims
+from octavo_scheduler.preemption import choose_victims, cost_to_bring_back
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
 
@@ -212,9 +213,12 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
     if worker.preempting or not unmet:
         return
-    for victim in choose_victims(worker, unmet, cell.policy):
+    directory = answering(cell, worker)
+    for victim in choose_victims(worker, unmet, cell.policy, directory):
         worker.preempting.add(victim.seq)
-        choose_way(cell, worker, victim)
+        if cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
+            victim.swap = victim.choice.request.swapped = True
+            cell.counters["swaps"] += 1
         cell.counters["preemptions"] += 1
         request = victim.choice.request
         request.preemptions += 1

@@ -134,6 +134,7 @@ class ChaosWorker:
         self.max_batch = 0
         self.draining = False
         self.freeze_transfers = False
+        self.calm_steps = 1  # iterations that a transfer takes when the worker is calm
         self.boot_id = f"boot-{rng.random()}"
         self._reset()
 
@@ -292,7 +293,7 @@ class ChaosWorker:
         ok = len(order.keys)
         if not self.calm and self.rng.random() < 0.3:
             ok = self.rng.randint(0, ok)
-        left = 1 if self.calm else self.rng.randint(1, 5)
+        left = self.calm_steps if self.calm else self.rng.randint(1, 5)
         transfer = ChaosTransfer(order.xfer_id, kind, list(order.block_ids), list(order.keys), left, ok)
         if kind == "load":
             self._poison(transfer.blocks)

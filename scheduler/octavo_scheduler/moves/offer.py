@@ -47,8 +47,10 @@ def offer(
     if target is None:
         return None
     best: tuple[float, Plan] | None = None
-    for source in sources:
-        if not source.free_slots or answering(cell, source) is None:
+    # where nobody else may compute a prompt it waits for a slot
+    free = [source for source in sources if source.free_slots]
+    for source in free or (sources if target.role == DECODE else ()):
+        if answering(cell, source) is None:
             continue
         plan = plan_on(source)
         table = max(len(plan.matched) + len(plan.load_keys), blocks_for(choice.length, source.block_tokens))
@@ -58,6 +60,15 @@ def offer(
         if best is None or cost_us < best[0]:
             best = cost_us, plan
     return best[1] if best is not None else None
+
+
+def waits_for_credit(cell: Cell, plan: Plan | None, sources: list[Worker], serving: list[Worker]) -> bool:
+    """Nobody gives credit now, and what would be computed in one place belongs on a prefill worker: room will come."""
+    if plan is None or plan.worker.role != DECODE or plan.uncached_tokens() <= plan.worker.block_tokens:
+        return False
+    # on an idle pool without credit there never will be any: the request fits it only just
+    coming = any(worker.sequences or worker.promised for worker in serving)
+    return coming and any(answering(cell, source) is not None for source in sources)
 
 
 def first_token_us(cell: Cell, plan: Plan) -> float:

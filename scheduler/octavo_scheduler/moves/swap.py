@@ -12,33 +12,22 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.moves.exports import answering, items_of, order_exports
 from octavo_scheduler.request import Sequence
+from octavo_scheduler.tiers import Directory
 
 
-def swap_us(cell: Cell, worker: Worker, sequence: Sequence) -> float | None:
-    """Predicted time of both ways; None when there is nothing to copy, or nowhere to copy it."""
-    directory = answering(cell, worker)
+def swap_us(worker: Worker, sequence: Sequence, kept: int, directory: Directory | None) -> float | None:
+    """Predicted time of both ways for the full blocks past the `kept` ones, which stay in the pool whatever happens.
+
+    None when there is nothing to copy, or nowhere to copy it.
+    """
     choice, size = sequence.choice, worker.block_tokens
     full = min(sequence.computed_len // size, len(sequence.blocks))
-    if directory is None or not full or not cell.policy.prefix_cache or choice.key(full - 1, size) is None:
+    if directory is None or full <= kept or choice.key(full - 1, size) is None:
         return None
-    keys = (choice.key(at, size) for at in range(full))
+    keys = (choice.key(at, size) for at in range(kept, full))
     lacking = sum(key is not None and key not in directory for key in keys)
-    back_us = worker.link.predict_us(full * worker.block_bytes)
+    back_us = worker.link.predict_us((full - kept) * worker.block_bytes)
     return back_us + (worker.link.predict_us(lacking * worker.block_bytes) if lacking else 0.0)
-
-
-def recompute_us(cell: Cell, worker: Worker, sequence: Sequence) -> float:
-    """Predicted time to prefill again what it has computed."""
-    return worker.costs.predict_prefill_us(sequence.computed_len, cell.policy.max_num_batched_tokens)
-
-
-def choose_way(cell: Cell, worker: Worker, victim: Sequence) -> None:
-    """Marks a victim that is about to be stopped for a swap when that is predicted to be cheaper; books the choice."""
-    out_and_back_us = swap_us(cell, worker, victim)
-    again_us = recompute_us(cell, worker, victim)
-    if cell.policy.swap and out_and_back_us is not None and out_and_back_us < again_us:
-        victim.swap = victim.choice.request.swapped = True
-        cell.counters["swaps"] += 1
 
 
 def swap_out(cell: Cell, worker: Worker, sequence: Sequence) -> None:
