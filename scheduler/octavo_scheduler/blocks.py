@@ -121,6 +121,11 @@ class BlockPool:
         """Exactly one sequence holds it and no transfer does: ending that hold makes it free."""
         return self._sequences[block] == 1 and not self._transfers[block]
 
+    def demote(self, block: int) -> None:
+        """A cached block is the next to be evicted; a no-op for others."""
+        if block in self._cached:
+            self._cached.move_to_end(block, last=False)
+
     def is_leaving(self, block: int) -> bool:
         """Only transfers hold it: it is free when they end."""
         return not self._sequences[block] and self._transfers[block] > 0

@@ -8,6 +8,8 @@ from typing import Literal
 from octavo_scheduler.fleet import Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
+from octavo_scheduler.moves.pause import Pause
+from octavo_scheduler.moves.tools import Tools
 from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
@@ -31,6 +33,14 @@ COUNTERS = (
     "handoff_preloaded_blocks",
     "handoff_recomputed_tokens",
     "handoff_credit_waits",
+    "pauses",
+    "pauses_keep",
+    "pauses_offload",
+    "pauses_drop",
+    "pauses_demoted",
+    "pauses_resumed",
+    "pauses_without_return",
+    "pause_spared_tokens",
     "offloaded_blocks",
     "loads_started",
     "loaded_blocks",
@@ -121,11 +131,13 @@ class Cell:
         "next_number",
         "now_us",
         "outlook",
+        "pauses",
         "policy",
         "queue",
         "registry",
         "started_us",
         "timers",
+        "tools",
         "touched",
     )
 
@@ -141,6 +153,8 @@ class Cell:
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.tools = Tools()
+        self.pauses: dict[tuple[str, str], Pause] = {}
         self.draining = False
         self.admission_due = False
         self.arriving: dict[Request, None] = {}  # prefilled elsewhere, to be decoded: they go before the queue

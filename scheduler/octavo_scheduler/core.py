@@ -21,6 +21,7 @@ from octavo_scheduler.events import (
     Event,
     GatewayJoined,
     GatewayLost,
+    Paused,
     Reported,
     StoreChanged,
     StoreInventory,
@@ -32,7 +33,7 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.moves import handoff
+from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policy import SECOND_US, Policy
@@ -49,6 +50,7 @@ class Core:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: lambda event: lifecycle.submit(self.cell, event),
             Cancelled: lambda event: lifecycle.cancel(self.cell, event),
+            Paused: lambda event: lifecycle.pause(self.cell, event),
             ChoiceStopped: lambda event: lifecycle.stop_choice(self.cell, event),
             AttachRequested: lambda event: lifecycle.attach_known(self.cell, event),
             GatewayJoined: lambda event: lifecycle.join_gateway(self.cell, event),
@@ -241,6 +243,8 @@ class Core:
             if placement.waits_for_join(self.cell, request, plan):
                 break
             if not fits(plan, self.cell.policy, self.cell.history):
+                if pauses.review(self.cell, plan.worker, request):
+                    continue
                 return False
             residency.admit(self.cell, plan)
         if not request.waiting_choices():
@@ -300,6 +304,7 @@ class Core:
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
         cell.registry.expire(cell.now_us)
+        pauses.tick(cell)
 
     def _next_wakeup(self) -> int:
         timer_us = self.cell.timers.next_us()

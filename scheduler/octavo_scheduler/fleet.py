@@ -32,6 +32,7 @@ class Worker:
         "hungry",
         "index",
         "joined_us",
+        "kept",
         "last_progress_us",
         "last_report_us",
         "link",
@@ -81,6 +82,7 @@ class Worker:
         self.preempting: set[int] = set()
         self.promised: dict[Request, int] = {}  # blocks for what other workers prefill for this one
         self.offloads_in_flight = 0
+        self.kept: dict[object, list[int]] = {}  # blocks of clients that paused, by their pause
         self.costs = StepCosts(hello.calibration)
         self.pace = Pace(policy.max_num_batched_tokens)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
@@ -166,7 +168,7 @@ class Worker:
     def leaked_blocks(self) -> int:
         """Blocks whose counts differ from all tables and transfers."""
         return self.pool.leaked(
-            (sequence.blocks for sequence in self.sequences.values()),
+            (*(sequence.blocks for sequence in self.sequences.values()), *self.kept.values()),
             (transfer.blocks for transfer in self.transfers.values()),
         )
 
@@ -174,7 +176,7 @@ class Worker:
 class Gateway:
     """One gateway connection."""
 
-    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id")
+    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id", "pause_results")
 
     def __init__(self, connection: int, gateway_id: str) -> None:
         self.connection = connection
@@ -182,6 +184,7 @@ class Gateway:
         self.deliveries: dict[str, Delivery] = {}
         self.dirty: dict[Delivery, None] = {}
         self.cancel_results: list[tuple[str, CancelAnswer]] = []
+        self.pause_results: list[tuple[str, str]] = []  # request id, what is done
 
 
 class CancelAnswer:

@@ -234,9 +234,16 @@ class Request:
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
     registered: bool = False  # the registry still names it
+    pause: tuple[str, int] | None = None  # tool and expected microseconds (0: not said) of the pause after it
+    resumes: tuple[str, str] | None = None  # until its admission: the turn that it continues
     handoff: Handoff | None = None
     failed_handoffs: int = 0
     swapped: bool = False  # some of it went to the kvstore when it was preempted
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Tenant and request id."""
+        return self.tenant, self.request_id
 
     @property
     def live(self) -> bool:

@@ -8,7 +8,7 @@ from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
-from octavo_scheduler.moves import handoff
+from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
@@ -148,6 +148,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
     if request.first_token_us < 0:
         request.seated_us = cell.now_us
     if first:
+        if request.resumes is not None:
+            pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
         request.admitted_us = cell.now_us
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
@@ -214,6 +216,10 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     if worker.preempting or not unmet:
         return
     directory = answering(cell, worker)
+    shortage = len(unmet) - worker.pool.free_blocks - worker.pending_release()
+    if worker.kept and shortage > 0:
+        pauses.give_way(cell, worker, shortage)
+        return  # what that frees is granted at the next report, or with the end of a copy
     for victim in choose_victims(worker, unmet, cell.policy, directory):
         worker.preempting.add(victim.seq)
         if cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
@@ -255,6 +261,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     if request.handoff is not None and request not in cell.arriving:
         handoff.end(cell, request, "preempted")
     _unseat(cell, worker, sequence, "preempted")
+    if request.pause is not None:
+        pauses.begin(cell, request)
 
 
 def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
@@ -363,6 +371,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
     handoff.retarget(cell, worker)
+    pauses.worker_lost(cell, worker)
     worker.sequences.clear()
     worker.transfers.clear()
     worker.computing.clear()

@@ -82,9 +82,25 @@ class Walk:
             priority=rng.choice((0, 0, 3)),
             deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
             cache_off=rng.random() < 0.1,
+            pause=rng.choice((("", 0), ("", 0), ("a", 5000), ("b", 100_000))),
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
+
+    def pause(self) -> None:
+        """A turn is over and its client pauses; or one that paused comes back with a longer prompt."""
+        rng, simulation = self.rng, self.simulation
+        ended = [client for client in simulation.clients[-20:] if client.outcome == "finished" and not client.gone]
+        if not ended:
+            return
+        client = rng.choice(ended)
+        if client.gateway not in simulation.gateways:
+            return
+        prompt = client.prompt + client.got[0] + [rng.randrange(60)]
+        if rng.random() < 0.5 or len(prompt) + 3 > self.longest:
+            simulation.pause(client, rng.choice(("a", "b")), rng.choice((0, 1000, 20_000)))
+        else:
+            simulation.submit(self.gateway(), prompt, 3, resumes=client.request_id)
 
     def live(self) -> list[object]:
         return [client for client in self.simulation.clients if not client.gone and not client.outcome]
@@ -145,6 +161,7 @@ class Walk:
             (self.cut_worker, 0.5),
             (self.store_moves, 2),
             (self.jump, 0.3),
+            (self.pause, 2),
         ]
         names, weights = [move for move, _ in moves], [weight for _, weight in moves]
         turn = 0
@@ -194,6 +211,13 @@ def test_walks_reach_every_corner() -> None:
         "handoff_early_blocks",
         "handoff_preloaded_blocks",
         "handoff_credit_waits",
+        "pauses_keep",
+        "pauses_offload",
+        "pauses_drop",
+        "pauses_demoted",
+        "pauses_resumed",
+        "pauses_without_return",
+        "pause_spared_tokens",
     ):
         assert total[name] > 0, name
 
