@@ -19,7 +19,7 @@ from octavo.artifacts import (
     tokenizer_hash,
 )
 from octavo.errors import OctavoError
-from octavo.manifest import ModelSettings, slo_targets
+from octavo.manifest import ModelSettings
 from octavo.rpc.channels import open_channel
 from octavo.rpc.host import EXIT_MISMATCH, Host, run_service
 from octavo.v1 import inference_pb2
@@ -117,7 +117,7 @@ async def setup(host: Host) -> None:
     metrics = GatewayMetrics(
         host.metrics,
         lambda: upstream.live_count,
-        slo_targets(manifest.scheduler.slo_classes),
+        manifest.scheduler.slo_classes,
         manifest.scheduler.default_slo_class,
         admission.model,
     )

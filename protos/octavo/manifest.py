@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Literal, get_args, get_type_hints
 
 from octavo.errors import OctavoError
+from octavo.manifest_tables import slo_problem, tenant_problem
 
 
 class ManifestError(OctavoError, ValueError):
@@ -101,6 +102,8 @@ class GpuWorker:
     """Prometheus text over HTTP; empty: off."""
     progress_timeout_s: float = 30.0
     """NOT_SERVING when there is work and no token advanced for this long."""
+    labels: tuple[str, ...] = ()
+    """Pools that this worker belongs to, by name; SLO classes choose among them with `pool` and `degrade_pool`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,12 @@ class Scheduler:
     """Queue limit; more are rejected with RESOURCE_EXHAUSTED."""
     max_waiting_prompt_tokens: int = 2_000_000
     """Queue limit in prompt tokens."""
+    max_waiting_kv_tokens: int = 0
+    """Queue limit in KV tokens that the waiting requests are expected to hold (prompt and predicted output); 0: none."""
+    max_waiting_gpu_s: float = 0.0
+    """Queue limit in predicted worker time of the waiting requests, seconds per worker; 0: none."""
+    max_overcommit: float = 4.0
+    """Most that running sequences may come to hold if each ran to its max_tokens, in sizes of the pool."""
     recovery_grace_s: float = 10.0
     """After start, resubmits go first and are not refused for lack of workers."""
     orphan_grace_s: float = 15.0
@@ -144,7 +153,7 @@ class Scheduler:
     slo_classes: Mapping[str, Mapping[str, float | str]] = field(
         default_factory=lambda: {"default": {"ttft_ms": 1000.0, "itl_p99_ms": 200.0}}
     )
-    """Name -> {ttft_ms, itl_p99_ms}, and policy (a queue of its own) with its weight against the other queues (1)."""
+    """Name -> {ttft_ms, itl_p99_ms, policy, weight, deadline_ms, on_overload, pool, degrade_pool, degrade_max_tokens}; see docs/scheduling.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +218,8 @@ class Tenants:
     """Tenants whose keys see every tenant's requests, the workers and the ledger in the live view."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Tenant -> share under fair policies."""
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Tenant -> {rate_tokens_per_s, burst_tokens, concurrency, kv_share}; `*`: every tenant that is not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +318,9 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.max_waiting_requests": 1,
         "scheduler.max_waiting_prompt_tokens": 1,
         "scheduler.batching_max_wait_ms": 0,
+        "scheduler.max_waiting_kv_tokens": 0,
+        "scheduler.max_waiting_gpu_s": 0,
+        "scheduler.max_overcommit": 1,
         "scheduler.worker_silence_s": 0.5,
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
@@ -333,40 +347,14 @@ def check_values(manifest: Manifest) -> None:
         if tier not in ("dram", "nvme"):
             raise ManifestError(f"cache.tiers: {tier!r} is unknown; use dram, nvme", field="cache.tiers")
     for name, slo in manifest.scheduler.slo_classes.items():
-        for metric, value in slo.items():
-            _check_slo_entry(f"scheduler.slo_classes.{name}", metric, value)
+        if problem := slo_problem(slo, get_args(get_type_hints(Scheduler)["policy"])):
+            raise ManifestError(f"scheduler.slo_classes.{name}{problem}", field="scheduler.slo_classes")
+    for name, limits in manifest.tenants.limits.items():
+        if problem := tenant_problem(limits):
+            raise ManifestError(f"tenants.limits.{name}{problem}", field="tenants.limits")
     for tenant, weight in manifest.tenants.weights.items():
         if not 0 < weight < inf:
-            raise ManifestError(
-                f"tenants.weights.{tenant}: {weight!r} must be a number above 0", field="tenants.weights"
-            )
-
-
-def _check_slo_entry(where: str, metric: str, value: float | str) -> None:
-    policies = get_args(get_type_hints(Scheduler)["policy"])
-    if metric == "policy":
-        wrong = "" if value in policies else f"is unknown; use {', '.join(policies)}"
-    elif metric == "weight":
-        wrong = "" if isinstance(value, int | float) and 0 < value < inf else "must be a number above 0"
-    elif metric in ("ttft_ms", "itl_p99_ms"):
-        wrong = (
-            "" if isinstance(value, int | float) and 0 <= value < inf else "must be a number of at least 0; 0 is none"
-        )
-    else:
-        raise ManifestError(
-            f"{where}: {metric!r} is unknown; use ttft_ms, itl_p99_ms, policy, weight", field="scheduler.slo_classes"
-        )
-    if wrong:
-        raise ManifestError(f"{where}.{metric}: {value!r} {wrong}", field="scheduler.slo_classes")
-
-
-def slo_targets(classes: Mapping[str, Mapping[str, float | str]]) -> dict[str, dict[str, float]]:
-    """The targets of `scheduler.slo_classes`: name -> {ttft_ms, itl_p99_ms}, as far as given."""
-    targets = ("ttft_ms", "itl_p99_ms")
-    return {
-        name: {metric: float(value) for metric, value in slo.items() if metric in targets}
-        for name, slo in classes.items()
-    }
+            raise ManifestError(f"tenants.weights.{tenant}: {weight!r} must be above 0", field="tenants.weights")
 
 
 def section_names() -> list[str]:

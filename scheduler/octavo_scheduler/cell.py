@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import Literal
 
 from octavo_scheduler.fleet import Fleet, Worker
@@ -19,6 +20,8 @@ from octavo_scheduler.slo import SloClass, parse_classes
 
 COUNTERS = (
     "preemptions",
+    "priority_preemptions",
+    "bring_back_predicted_us",
     "offloaded_blocks",
     "loads_started",
     "loaded_blocks",
@@ -33,6 +36,7 @@ COUNTERS = (
     "decode_busy_us",
     "steps",
     "mixed_steps",
+    "budget_changes",
     "starved_steps",
     "reports",
     "requests_submitted",
@@ -110,6 +114,7 @@ class Cell:
         "policy",
         "queue",
         "registry",
+        "running_priorities",
         "started_us",
         "timers",
         "touched",
@@ -127,6 +132,7 @@ class Cell:
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
         self.admission_due = False
         self.next_number = 0
@@ -142,6 +148,11 @@ class Cell:
         """A number that was never given before: seqs, transfers and ranks."""
         self.next_number += 1
         return self.next_number
+
+    def itl_target_us(self, slo_class: str) -> int:
+        """Bound of the gaps between the tokens of a class; 0: none."""
+        target = self.classes.get(slo_class)
+        return int(target.itl_p99_ms * 1000) if target is not None else 0
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""

@@ -233,16 +233,24 @@ class Core:
             plan = placement.best_plan(self.cell, request)
             if plan is None:
                 if request.live and waiting:
+                    self._displace(request)
                     return False
                 break
             if placement.waits_for_join(self.cell, request, plan):
                 break
             if not fits(plan, self.cell.policy, self.cell.history):
+                self._displace(request)
                 return False
             residency.admit(self.cell, plan)
         if not request.waiting_choices():
             self.cell.queue.remove(request)
         return True
+
+    def _displace(self, request: Request) -> None:
+        """Somebody of lower priority may run where the head of the queue waits for room."""
+        lowest = min(self.cell.running_priorities, default=request.priority)
+        if lowest < request.priority:
+            residency.displace_lower(self.cell, request, placement.plans(self.cell, request))
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -251,7 +259,7 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind == "join":
+            elif kind in ("join", "wake"):
                 cell.admission_due = True
             elif request is None or not request.live:
                 continue

@@ -88,6 +88,7 @@ class Sequence:
     group: tuple[Sequence, ...] = ()  # unsplit n > 1 group, leader first
     pending_keys: list[bytes] = field(default_factory=list)  # prompt keys it is computing, for others to wait on
     first_token_us: int = -1  # of this residency
+    itl_target_us: int = 0  # of its class; 0: none
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for

@@ -185,16 +185,20 @@ class RequestEvent(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[RequestFinished, _Mapping]] = ..., cancel_result: _Optional[_Union[CancelResult, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt")
+    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt", "max_tokens", "degraded")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
     attached: bool
     gateway_state: bytes
     prompt_tokens: bytes
     attempt: int
-    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
+    max_tokens: int
+    degraded: str
+    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ..., max_tokens: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("index", "tokens", "logprobs")
@@ -369,7 +373,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "gateways", "stores", "requests_waiting", "requests_running", "blocks_total", "blocks_free", "blocks_cached", "blocks_leaked", "counters")
+    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "gateways", "stores", "requests_waiting", "requests_running", "blocks_total", "blocks_free", "blocks_cached", "blocks_leaked", "counters", "tenants")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -390,6 +394,7 @@ class GetStatusResponse(_message.Message):
     BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_LEAKED_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     scheduler_boot_id: str
     ready: bool
     why_not_ready: str
@@ -403,10 +408,35 @@ class GetStatusResponse(_message.Message):
     blocks_cached: int
     blocks_leaked: int
     counters: _containers.ScalarMap[str, float]
-    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[StoreStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_leaked: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[StoreStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_leaked: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
+
+class TenantStatus(_message.Message):
+    __slots__ = ("tenant", "requests", "running_sequences", "held_blocks", "rate_tokens_per_s", "burst_tokens", "tokens_left", "concurrency", "kv_share", "rejected")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RATE_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BURST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    KV_SHARE_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    requests: int
+    running_sequences: int
+    held_blocks: int
+    rate_tokens_per_s: float
+    burst_tokens: float
+    tokens_left: float
+    concurrency: int
+    kv_share: float
+    rejected: int
+    def __init__(self, tenant: _Optional[str] = ..., requests: _Optional[int] = ..., running_sequences: _Optional[int] = ..., held_blocks: _Optional[int] = ..., rate_tokens_per_s: _Optional[float] = ..., burst_tokens: _Optional[float] = ..., tokens_left: _Optional[float] = ..., concurrency: _Optional[int] = ..., kv_share: _Optional[float] = ..., rejected: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid")
+    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid", "labels", "blocks_retired")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +444,8 @@ class WorkerStatus(_message.Message):
     BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_RETIRED_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     state: str
     running: int
@@ -421,7 +453,9 @@ class WorkerStatus(_message.Message):
     blocks_free: int
     steps: int
     pid: int
-    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    blocks_retired: int
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ...) -> None: ...
 
 class GatewayStatus(_message.Message):
     __slots__ = ("gateway_id", "requests")
@@ -454,7 +488,7 @@ class GetLiveRequest(_message.Message):
     def __init__(self, max_requests: _Optional[int] = ...) -> None: ...
 
 class GetLiveResponse(_message.Message):
-    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "stores", "waiting", "running", "recent", "requests_waiting", "requests_running", "ledger", "slo_classes", "waiting_prompt_tokens", "gateways", "counters")
+    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "stores", "waiting", "running", "recent", "requests_waiting", "requests_running", "ledger", "slo_classes", "waiting_prompt_tokens", "gateways", "counters", "tenants")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -477,6 +511,7 @@ class GetLiveResponse(_message.Message):
     WAITING_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     scheduler_boot_id: str
     ready: bool
     why_not_ready: str
@@ -492,7 +527,8 @@ class GetLiveResponse(_message.Message):
     waiting_prompt_tokens: int
     gateways: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, float]
-    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[LiveWorker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[LiveStore, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., recent: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., slo_classes: _Optional[_Iterable[_Union[SloTarget, _Mapping]]] = ..., waiting_prompt_tokens: _Optional[int] = ..., gateways: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[LiveWorker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[LiveStore, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., recent: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., slo_classes: _Optional[_Iterable[_Union[SloTarget, _Mapping]]] = ..., waiting_prompt_tokens: _Optional[int] = ..., gateways: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, float]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
 
 class LiveWorker(_message.Message):
     __slots__ = ("worker_id", "state", "running", "max_seqs", "blocks_total", "blocks_free", "blocks_cached", "block_bytes", "steps", "step_us", "block_map", "blocks_per_cell")
@@ -535,7 +571,7 @@ class LiveStore(_message.Message):
     def __init__(self, store_id: _Optional[str] = ..., state: _Optional[str] = ..., keys: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[_kvstore_pb2.TierStats, _Mapping]]] = ...) -> None: ...
 
 class LiveRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "trace_id", "phase", "prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens", "max_tokens", "choices", "workers", "blocks", "age_us", "priority", "slo_class", "attempts", "preemptions", "cost", "outcome", "reason", "first_token_us", "ended_us_ago")
+    __slots__ = ("request_id", "tenant", "trace_id", "phase", "prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens", "max_tokens", "choices", "workers", "blocks", "age_us", "priority", "slo_class", "attempts", "preemptions", "cost", "outcome", "reason", "first_token_us", "ended_us_ago", "degraded")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -558,6 +594,7 @@ class LiveRequest(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
     ENDED_US_AGO_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     trace_id: str
@@ -580,7 +617,8 @@ class LiveRequest(_message.Message):
     reason: str
     first_token_us: int
     ended_us_ago: int
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., trace_id: _Optional[str] = ..., phase: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., blocks: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., attempts: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., first_token_us: _Optional[int] = ..., ended_us_ago: _Optional[int] = ...) -> None: ...
+    degraded: str
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., trace_id: _Optional[str] = ..., phase: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., blocks: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., attempts: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., first_token_us: _Optional[int] = ..., ended_us_ago: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class LedgerRow(_message.Message):
     __slots__ = ("technique", "entries", "saved_ms", "cost_ms", "saved_bytes", "cost_bytes")
