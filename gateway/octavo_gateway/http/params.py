@@ -115,6 +115,8 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         n=body.n,
         skip_special_tokens=body.skip_special_tokens is not False,
         cache_salt=body.cache_salt or "",
+        priority=body.priority or 0,
+        slo_class=body.slo_class or "",
     )
 
 
@@ -130,8 +132,6 @@ _RENAMED = {
     "include_stop_str": "include_stop_str_in_output",
     "request_id": "X-Request-Id",
     "idempotency_key": "Idempotency-Key",
-    "priority": "X-Octavo-Priority",
-    "slo_class": "X-Octavo-Slo-Class",
     "deadline_ms": "X-Octavo-Deadline-Ms",
     "cache_off": "X-Octavo-Cache",
     "api_key": "Authorization",
