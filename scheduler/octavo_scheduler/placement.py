@@ -39,7 +39,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if never:
         lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
         return None
-    accepting = cell.fleet.accepting()
+    accepting = [worker for worker in cell.fleet.accepting(request.pool) if worker.closed_until_us <= cell.now_us]
     if not any(worker.free_slots for worker in accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size

@@ -12,6 +12,7 @@ SECOND_US = 1_000_000
 class Policy:
     """All limits that the core obeys. Durations are microseconds, sizes are tokens, blocks or bytes as named."""
 
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
     order: str = "fcfs"
     """`fcfs`: arrival, priority breaks ties; `priority`: larger priority first, then arrival."""
     max_num_seqs: int = 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
+from octavo_scheduler.limits.load import QueueLoad
 from octavo_scheduler.request import Request
 
 ITERATION_CHUNK = 16
@@ -34,7 +35,7 @@ class WaitingQueue:
     the head or adding at the end moves nothing.
     """
 
-    __slots__ = ("_head", "_keys", "_live", "_next_number", "_order", "_requests", "prompt_tokens")
+    __slots__ = ("_head", "_keys", "_live", "_next_number", "_order", "_requests", "load")
 
     def __init__(self, order: str) -> None:
         self._order = ORDERS[order]
@@ -43,7 +44,7 @@ class WaitingQueue:
         self._head = 0  # only holes before
         self._live = 0
         self._next_number = 0
-        self.prompt_tokens = 0
+        self.load = QueueLoad()
 
     def __len__(self) -> int:
         return self._live
@@ -68,7 +69,7 @@ class WaitingQueue:
             request.queue_number = self._next_number
         request.queued = True
         self._live += 1
-        self.prompt_tokens += len(request.prompt)
+        self.load.add(request)
         key = self._order(request)
         at = bisect_left(self._keys, key)
         if at < len(self._keys) and self._keys[at] == key:  # keys hold the queue number: its own hole
@@ -88,7 +89,7 @@ class WaitingQueue:
         self._requests[at] = None
         request.queued = False
         self._live -= 1
-        self.prompt_tokens -= len(request.prompt)
+        self.load.take(request)
         if at == self._head:
             while self._head < len(self._requests) and self._requests[self._head] is None:
                 self._head += 1
@@ -101,13 +102,7 @@ class WaitingQueue:
         self._requests = [request for _key, request in kept]
         self._head = 0
 
-    def refusal(self, prompt_tokens: int, max_requests: int, max_prompt_tokens: int) -> str:
-        """Why a new request cannot wait, naming the unit that is exhausted; empty when it can."""
-        if self._live >= max_requests:
-            return f"{self._live} requests wait (max_waiting_requests {max_requests}); retry later"
-        if self._live and self.prompt_tokens + prompt_tokens > max_prompt_tokens:
-            return (
-                f"{self.prompt_tokens} prompt tokens wait and {prompt_tokens} more exceed "
-                f"max_waiting_prompt_tokens {max_prompt_tokens}; retry later"
-            )
-        return ""
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all that wait."""
+        return self.load.total.prompt_tokens

@@ -8,6 +8,7 @@ from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
+from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.preemption import choose_victims
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
@@ -24,7 +25,11 @@ def admit(cell: Cell, plan: Plan) -> None:
     table = plan.matched + worker.pool.take(plan.table_blocks - len(plan.matched))
     rank = cell.number() & 0xFFFFFFFF
     cached_len = len(plan.matched) * worker.block_tokens
+    forecast_us = (
+        learn.start_forecast_us(cell, worker, leader_choice.length - cached_len) if not plan.load_keys else 0.0
+    )
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+    leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         shared = table[: plan.shared_blocks]
@@ -133,7 +138,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
             request.cached_by_tier["hbm"] = request.cached_tokens
-        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens)
+        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens, len(request.prompt))
+        learn.from_admission(cell, request, plan.uncached_tokens())
         cell.fact(
             "queue",
             request,
@@ -187,11 +193,18 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
 
 def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
-    if worker.preempting or not unmet:
+    if worker.preempting or not (unmet or worker.pool.debt):
         return
-    for victim in choose_victims(worker, unmet):
+    preempt(cell, worker, choose_victims(worker, unmet))
+
+
+def preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
+    """Stops the victims. Each promises the blocks that it alone holds, and is held to it at its release."""
+    for victim in victims:
         worker.preempting.add(victim.seq)
         cell.counters["preemptions"] += 1
+        victim.promised_blocks = worker.exclusive_blocks(victim)
+        victim.choice.preemptions += 1
         request = victim.choice.request
         request.preemptions += 1
         request.waiting_since_us = cell.now_us
@@ -208,8 +221,12 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
             worker.offload_candidates[block] = (key, parent or NO_PARENT)
+    freed = 0
     for block in reversed(sequence.blocks):
-        request.blocks_freed += pool.drop(block)
+        freed += pool.drop(block)
+    request.blocks_freed += freed
+    cell.counters["promised_blocks"] += sequence.promised_blocks
+    cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed)
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
@@ -250,6 +267,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
         if not request.queued:
             request.waiting_since_us = cell.now_us
         cell.queue.push(request)
+        hopeless.watch(cell, request)
         cell.fact(
             "attempt",
             request,
