@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from math import inf
+from typing import Any, Literal, get_args, get_type_hints
 
 from octavo.errors import OctavoError
 from octavo.manifest_tables import slo_problem, tenant_problem
@@ -111,10 +112,12 @@ class Scheduler:
     """Where gateways, workers and kvstores dial in."""
     metrics_listen: str = "127.0.0.1:0"
     """Prometheus text over HTTP; empty: off."""
-    policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "fcfs"
-    """Order of the waiting queue."""
+    policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "slo-fair"
+    """Order of the waiting queue; a class of slo_classes may name another one for a queue of its own."""
     batching: Literal["continuous", "static", "dynamic"] = "continuous"
-    """How requests join running ones."""
+    """How requests join running ones: at any step; once the whole batch has ended; the same, after a wait for company."""
+    batching_max_wait_ms: float = 10.0
+    """Under dynamic batching, how long an idle worker waits for a full batch, from the first request's arrival."""
     max_num_seqs: int = 32
     """Sequences that run at once on a worker."""
     max_num_batched_tokens: int = 512
@@ -150,7 +153,7 @@ class Scheduler:
     slo_classes: Mapping[str, Mapping[str, float | str]] = field(
         default_factory=lambda: {"default": {"ttft_ms": 1000.0, "itl_p99_ms": 200.0}}
     )
-    """Name -> {ttft_ms, itl_p99_ms, deadline_ms, on_overload, pool, degrade_pool, degrade_max_tokens}; see docs/scheduling.md."""
+    """Name -> {ttft_ms, itl_p99_ms, policy, weight, deadline_ms, on_overload, pool, degrade_pool, degrade_max_tokens}; see docs/scheduling.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +284,11 @@ NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
     "engine.deterministic": (False,),
-    "scheduler.policy": ("fcfs", "priority"),
     "scheduler.batching": ("continuous",),
     "cache.codec": ("none",),
     "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),
-    "tenants.weights": ({},),
 }
 """Keys whose feature is not whole yet -> the values that work today."""
 
@@ -316,6 +317,7 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.max_num_batched_tokens_alone": 0,
         "scheduler.max_waiting_requests": 1,
         "scheduler.max_waiting_prompt_tokens": 1,
+        "scheduler.batching_max_wait_ms": 0,
         "scheduler.max_waiting_kv_tokens": 0,
         "scheduler.max_waiting_gpu_s": 0,
         "scheduler.max_overcommit": 1,
@@ -345,11 +347,14 @@ def check_values(manifest: Manifest) -> None:
         if tier not in ("dram", "nvme"):
             raise ManifestError(f"cache.tiers: {tier!r} is unknown; use dram, nvme", field="cache.tiers")
     for name, slo in manifest.scheduler.slo_classes.items():
-        if problem := slo_problem(slo):
+        if problem := slo_problem(slo, get_args(get_type_hints(Scheduler)["policy"])):
             raise ManifestError(f"scheduler.slo_classes.{name}{problem}", field="scheduler.slo_classes")
     for name, limits in manifest.tenants.limits.items():
         if problem := tenant_problem(limits):
             raise ManifestError(f"tenants.limits.{name}{problem}", field="tenants.limits")
+    for tenant, weight in manifest.tenants.weights.items():
+        if not 0 < weight < inf:
+            raise ManifestError(f"tenants.weights.{tenant}: {weight!r} must be above 0", field="tenants.weights")
 
 
 def section_names() -> list[str]:

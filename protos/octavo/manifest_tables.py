@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-SLO_NUMBERS = ("ttft_ms", "itl_p99_ms", "deadline_ms", "degrade_max_tokens")
+SLO_NUMBERS = ("ttft_ms", "itl_p99_ms", "weight", "deadline_ms", "degrade_max_tokens")
 SLO_WORDS: Mapping[str, tuple[str, ...]] = {
+    "policy": (),
     "on_overload": ("queue", "reject", "degrade"),
     "pool": (),
     "degrade_pool": (),
@@ -15,8 +16,12 @@ SLO_WORDS: Mapping[str, tuple[str, ...]] = {
 TENANT_LIMITS = ("rate_tokens_per_s", "burst_tokens", "concurrency", "kv_share")
 
 
-def slo_problem(slo: Mapping[str, float | str]) -> str:
-    """What is wrong with a class, from its key on; empty when nothing is."""
+def slo_problem(slo: Mapping[str, float | str], policies: tuple[str, ...]) -> str:
+    """What is wrong with a class, from its key on; empty when nothing is. `policies`: what `policy` may be."""
+    if (policy := slo.get("policy", policies[0])) not in policies:
+        return f".policy: {policy!r} is unknown; choose from {', '.join(policies)}"
+    if slo.get("weight") == 0:
+        return ".weight: 0 must be above 0; a queue without a share is never served"
     for key, value in slo.items():
         words = SLO_WORDS.get(key)
         if words is None and key not in SLO_NUMBERS:

@@ -37,7 +37,7 @@ from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.request import Outcome
+from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -224,29 +224,39 @@ class Core:
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
+        jam = Jam(self.cell)
+        with self.cell.queue.in_turn(self.cell.now_us) as turn:
+            for request in turn:
+                if not jam.holds(request):
+                    self._admit(request, jam)
+                if jam.total:
+                    return
+
+    def _admit(self, request: Request, jam: Jam) -> None:
+        """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
-        jam = Jam(cell)
-        for request in cell.queue:
-            if jam.holds(request):
-                continue
-            while waiting := request.waiting_choices():
-                plan = placement.best_plan(cell, request)
-                if plan is None:
-                    if request.live and waiting:
-                        jam.pool(request)
-                    break
-                if placement.waits_for_join(cell, request, plan):
-                    break
-                if jam.over_share(request, plan):
-                    break
-                if not fits(plan, cell.policy, cell.history):
+        while waiting := request.waiting_choices():
+            plan = placement.best_plan(cell, request)
+            if plan is None:
+                if request.live and waiting:
+                    self._displace(request)
                     jam.pool(request)
-                    break
-                residency.admit(cell, plan)
-            if not request.waiting_choices():
-                cell.queue.remove(request)
-            if jam.total:
-                return
+                break
+            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+                break
+            if not fits(plan, cell.policy, cell.history):
+                self._displace(request)
+                jam.pool(request)
+                break
+            residency.admit(cell, plan)
+        if not request.waiting_choices():
+            cell.queue.remove(request)
+
+    def _displace(self, request: Request) -> None:
+        """Somebody of lower priority may run where the head of the queue waits for room."""
+        lowest = min(self.cell.running_priorities, default=request.priority)
+        if lowest < request.priority:
+            residency.displace_lower(self.cell, request, placement.plans(self.cell, request))
 
     # -- time ------------------------------------------------------------------------------------------------------
 

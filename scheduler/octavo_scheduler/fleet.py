@@ -8,6 +8,7 @@ from typing import NamedTuple
 from octavo_scheduler.costs import LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
+from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix import PrefixIndex
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
@@ -19,6 +20,8 @@ class Worker:
 
     __slots__ = (
         "backed_blocks",
+        "batch_due_us",
+        "batch_since_us",
         "block_bytes",
         "block_tokens",
         "closed_until_us",
@@ -40,6 +43,7 @@ class Worker:
         "offload_candidates",
         "offloads_in_flight",
         "orders",
+        "pace",
         "pool",
         "preempting",
         "prefilling",
@@ -83,6 +87,9 @@ class Worker:
         self.preempting: set[int] = set()
         self.offloads_in_flight = 0
         self.costs = StepCosts(hello.calibration)
+        self.pace = Pace(policy.max_num_batched_tokens)
+        self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
+        self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
         self.orders: list[Order] = []
         self.steps = 0
@@ -234,6 +241,10 @@ class Fleet:
         return [
             worker for worker in self.workers.values() if not worker.draining and (not pool or pool in worker.labels)
         ]
+
+    def open_to(self, pool: str, now_us: int) -> list[Worker]:
+        """Those of `accepting` whose admission no failed allocation has closed."""
+        return [worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us]
 
     def shapes(self) -> list[Shape]:
         """The different shapes among the workers that accept; few, however many workers there are."""

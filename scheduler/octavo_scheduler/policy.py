@@ -12,13 +12,19 @@ SECOND_US = 1_000_000
 class Policy:
     """All limits that the core obeys. Durations are microseconds, sizes are tokens, blocks or bytes as named."""
 
+    order: str = "slo-fair"
+    """Name of the waiting queue's policy (policies/orders.py)."""
+    fair_window_us: float = 0.5 * SECOND_US
+    """Under `slo-fair`: by how much predicted device time urgency may put one tenant ahead of another."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
-    order: str = "fcfs"
-    """`fcfs`: arrival, priority breaks ties; `priority`: larger priority first, then arrival."""
+    """Share of each tenant under fair policies; others have 1."""
+    batching: str = "continuous"
+    """`continuous`, `static` or `dynamic` (policies/joining.py)."""
+    batching_max_wait_us: int = 10_000
     max_num_seqs: int = 32
     """Sequences that run at once on one worker."""
     max_num_batched_tokens: int = 512
-    """Tokens per step while decodes run."""
+    """Tokens per step while decodes run, at most; their ITL targets may ask for fewer (policies/pace.py)."""
     max_num_batched_tokens_alone: int = 0
     """Tokens per step while none do; 0: four times the above, 2048 at most (and never less than the above)."""
     max_waiting_requests: int = 4096
@@ -56,6 +62,10 @@ class Policy:
     """A request waits for a running prefill of the same prefix instead of computing it twice."""
     default_slo_class: str = "default"
     slo_classes: Mapping[str, Mapping[str, float | str]] = field(default_factory=lambda: {"default": {}})
+
+    def order_of(self, slo_class: str) -> str:
+        """The policy of the queue that requests of a class wait in."""
+        return str(self.slo_classes.get(slo_class, {}).get("policy", "")) or self.order
 
     @property
     def budget_alone(self) -> int:

@@ -12,6 +12,8 @@ def policy_from(manifest: Manifest) -> Policy:
     given = manifest.scheduler
     return Policy(
         order=given.policy,
+        batching=given.batching,
+        batching_max_wait_us=int(given.batching_max_wait_ms * 1000),
         max_num_seqs=given.max_num_seqs,
         max_num_batched_tokens=given.max_num_batched_tokens,
         max_num_batched_tokens_alone=given.max_num_batched_tokens_alone,
@@ -30,4 +32,5 @@ def policy_from(manifest: Manifest) -> Policy:
         prefix_cache=manifest.cache.prefix,
         default_slo_class=given.default_slo_class,
         slo_classes=given.slo_classes,
+        tenant_weights=manifest.tenants.weights,
     )

@@ -15,6 +15,10 @@ class SloClass:
     name: str
     ttft_ms: float = 0.0
     itl_p99_ms: float = 0.0
+    policy: str = ""
+    """Policy of a queue of its own; empty: it shares the main queue."""
+    weight: float = 1.0
+    """Share of that queue against the others."""
     deadline_ms: float = 0.0
     """Of a request that brings no deadline of its own."""
     on_overload: str = "queue"

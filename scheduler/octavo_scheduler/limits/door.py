@@ -97,6 +97,7 @@ def _ask(cell: Cell, event: Submitted, terms: Terms) -> Ask:
         event.prompt_keys if cell.policy.prefix_cache else (),
         cell.history.count_on(event.tenant, terms.max_tokens, len(event.prompt)),
         len(event.choices),
+        event.slo_class or cell.policy.default_slo_class,
     )
 
 

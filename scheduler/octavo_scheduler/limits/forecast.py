@@ -27,6 +27,7 @@ class Ask:
     keys: Items[bytes]
     output_tokens: float  # expected, of one choice
     choices: int = 1
+    slo_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ def ask_of(cell: Cell, request: Request, output_tokens: float) -> Ask:
         request.prompt_keys,
         output_tokens,
         len(request.choices),
+        request.slo_class,
     )
 
 
@@ -148,7 +150,7 @@ def _waits(cell: Cell, rates: PoolRates, ask: Ask) -> bool:
 def _wait_us(cell: Cell, rates: PoolRates, ask: Ask, gpu_us: float) -> float:
     mix = cell.rates.mix
     ahead_us = cell.queue.load.ahead_us(
-        cell.policy.order, ask.pool, ask.tenant, ask.priority, gpu_us, cell.policy.tenant_weights
+        cell.policy.order_of(ask.slo_class), ask.pool, ask.tenant, ask.priority, gpu_us, cell.policy.tenant_weights
     )
     mean_us = max(1.0, rates.work_us(mix.prefill, mix.output, mix))
     return rates.kth_end_us(1 + ahead_us / mean_us, mix, cell.history, cell.now_us)

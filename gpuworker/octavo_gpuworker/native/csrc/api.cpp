@@ -136,7 +136,7 @@ int32_t octavo_sample(const OctavoBatch *batch, const float *logits, int32_t voc
         if (auto text = check_sampling(*batch, vocab); !text.empty()) return fail(error, error_size, text);
         Buffer<float> work;
         for (int row = 0; row < batch->rows; ++row)
-            sample_row(*batch, row, logits + static_cast<int64_t>(row) * vocab, vocab, work.ensure(3LL * vocab + 64));
+            sample_row(*batch, row, logits + static_cast<int64_t>(row) * vocab, vocab, -1, work.ensure(sampling_work(vocab)));
         return 0;
     } catch (const std::exception &failure) {
         return fail(error, error_size, failure.what());
