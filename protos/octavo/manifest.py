@@ -32,6 +32,8 @@ class Deployment:
     """Least severity that is written."""
     drain_timeout_s: float = 20.0
     """After SIGTERM, how long running requests may go on."""
+    wakeup_slice_us: int = 200
+    """Time slice of the threads that pass messages on (Linux 6.12 and later): they run soon beside compute threads; 0: the system's."""
     secret: str = "octavo-development-secret"
     """Server secret of the tenant namespaces (HMAC key); set your own outside development."""
 
@@ -307,6 +309,7 @@ def check_values(manifest: Manifest) -> None:
     """Refuses values that can never work. Raises ManifestError naming the key, the value and the bound."""
     minimums: dict[str, float] = {
         "deployment.drain_timeout_s": 0,
+        "deployment.wakeup_slice_us": 0,
         "engine.kv_pool_bytes": 1,
         "engine.kv_num_blocks": 0,
         "engine.max_model_len": 0,

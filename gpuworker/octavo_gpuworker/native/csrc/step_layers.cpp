@@ -198,7 +198,7 @@ void Step::sample(int row, Thread &thread) {
     if (!finite || plain_[row]) return;
     const float *logits = batch_.out_logits ? batch_.out_logits : logits_.get();
     sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, static_cast<int32_t>(token),
-               thread.scratch.ensure(sampling_work(config_.vocab)));
+               isa_, thread.scratch.ensure(sampling_work(config_.vocab)));
 }
 
 }  // namespace octavo
