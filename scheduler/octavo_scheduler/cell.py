@@ -9,6 +9,10 @@ from typing import Literal
 from octavo_scheduler.fleet import Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
+from octavo_scheduler.limits.accuracy import Correction, Errors
+from octavo_scheduler.limits.drain import DrainRate
+from octavo_scheduler.limits.rates import Rates
+from octavo_scheduler.limits.tenants import Tenants
 from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
@@ -50,11 +54,18 @@ COUNTERS = (
     "workers_drained",
     "protocol_errors",
     "cancel_latency_us_last",
+    "requests_degraded",
+    "failed_allocations",
+    "promised_blocks",
+    "unkept_blocks",
 )
+
+PREDICTED = ("ttft", "start", "e2e")
+"""What is predicted and held against what happens: at the door, at the admission, at the door for the whole request."""
 
 SWEEP_FIRST = 1024
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake"]
+TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover"]
 
 
 class Timers:
@@ -103,8 +114,10 @@ class Cell:
         "admission_due",
         "classes",
         "counters",
+        "drain",
         "draining",
         "effects",
+        "errors",
         "fleet",
         "history",
         "ledger",
@@ -113,11 +126,15 @@ class Cell:
         "outlook",
         "policy",
         "queue",
+        "rates",
         "registry",
         "running_priorities",
+        "start_correction",
         "started_us",
+        "tenants",
         "timers",
         "touched",
+        "wait_correction",
     )
 
     def __init__(self, policy: Policy, now_us: int) -> None:
@@ -128,6 +145,11 @@ class Cell:
         self.timers = Timers()
         self.history = OutputHistory(policy.default_output_tokens)
         self.ledger = Ledger()
+        self.tenants = Tenants(policy.tenant_limits)
+        self.rates = Rates()
+        self.drain = DrainRate()
+        self.wait_correction, self.start_correction = Correction(), Correction()
+        self.errors = {name: Errors() for name in PREDICTED}
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))

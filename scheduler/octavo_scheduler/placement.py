@@ -40,7 +40,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if never:
         lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
         return None
-    accepting = joinable(cell, cell.fleet.accepting(), request)
+    accepting = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
     if not any(worker.free_slots for worker in accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
@@ -61,7 +61,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
 def plans(cell: Cell, request: Request) -> list[Plan]:
     """What starting `request` would take on each worker, whether it fits or not."""
     group = next_group(request.waiting_choices())
-    workers = joinable(cell, cell.fleet.accepting(), request)
+    workers = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
     keys = usable_keys(group[0], workers[0].block_tokens, cell.policy) if workers else []
     return [_plan(cell, worker, group, keys) for worker in workers]
 

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from octavo_scheduler.admission import Plan, growth_of, margin_blocks
+from octavo_scheduler.admission import Plan, growth_of, is_protected, margin_blocks
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.request import Request, Sequence
-
-MOST_PREEMPTIONS = 4
-"""A request that has given way so often does not give way to a higher priority again."""
 
 
 class BringBack(NamedTuple):
@@ -46,7 +43,7 @@ def cost_to_bring_back(worker: Worker, sequence: Sequence, policy: Policy) -> Br
 
 def choose_victims(worker: Worker, unmet: list[Sequence], policy: Policy) -> list[Sequence]:
     """The sequences to stop so that `unmet` (each needs one block now) can go on; empty when releases are enough."""
-    shortage = len(unmet) - worker.pool.free_blocks - worker.pending_release()
+    shortage = len(unmet) + worker.pool.debt - worker.pool.free_blocks - worker.pending_release()
     if shortage <= 0:
         return []
     running = worker.running()
@@ -63,7 +60,7 @@ def choose_victims(worker: Worker, unmet: list[Sequence], policy: Policy) -> lis
         if protected in members:
             continue
         gain = sum(worker.exclusive_blocks(member) + (member in needy) for member in members)
-        if gain == 0:
+        if gain == 0 or any(is_protected(member.choice) for member in members):
             continue
         victims.update(dict.fromkeys(members))
         shortage -= gain
@@ -79,11 +76,11 @@ def cheapest_first(worker: Worker, running: list[Sequence], policy: Policy) -> l
 
 
 def may_displace(request: Request, other: Request, policy: Policy) -> bool:
-    """Whether `other`, which runs, gives way to `request`, which waits.
+    """Whether `other`, which runs, gives way to `request`, which waits; what gave way too often does not (admission.py).
 
     Under fair policies priority orders a tenant's own requests: it is no claim on what the others hold.
     """
-    if other.priority >= request.priority or other.preemptions >= MOST_PREEMPTIONS:
+    if other.priority >= request.priority or any(is_protected(choice) for choice in other.choices):
         return False
     order = policy.order_of(request.slo_class)
     return order in ("priority", "slo") or (order in ("fair", "slo-fair") and other.tenant == request.tenant)

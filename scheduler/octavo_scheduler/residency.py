@@ -8,6 +8,7 @@ from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
+from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
@@ -26,7 +27,11 @@ def admit(cell: Cell, plan: Plan) -> None:
     rank = cell.number()
     prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
     cached_len = len(plan.matched) * worker.block_tokens
+    forecast_us = (
+        learn.start_forecast_us(cell, worker, leader_choice.length - cached_len) if not plan.load_keys else 0.0
+    )
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+    leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         shared = table[: plan.shared_blocks]
@@ -142,7 +147,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         prefill_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
         for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
             account.charge(prefill_us)
-        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens)
+        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens, len(request.prompt))
+        learn.from_admission(cell, request, plan.uncached_tokens())
         cell.fact(
             "queue",
             request,
@@ -196,7 +202,7 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
 
 def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
-    if not worker.preempting and unmet:
+    if not worker.preempting and (unmet or worker.pool.debt):
         _preempt(cell, worker, choose_victims(worker, unmet, cell.policy))
 
 
@@ -212,10 +218,13 @@ def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
 
 
 def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
+    """Stops the victims. Each promises the blocks that it alone holds, and is held to it at its release."""
     for victim in victims:
         worker.preempting.add(victim.seq)
         cell.counters["preemptions"] += 1
         cell.counters["bring_back_predicted_us"] += cost_to_bring_back(worker, victim, cell.policy).us
+        victim.promised_blocks = worker.exclusive_blocks(victim)
+        victim.choice.preemptions += 1
         request = victim.choice.request
         request.preemptions += 1
         request.waiting_since_us = cell.now_us
@@ -232,8 +241,12 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
             worker.offload_candidates[block] = (key, parent or NO_PARENT)
+    freed = 0
     for block in reversed(sequence.blocks):
-        request.blocks_freed += pool.drop(block)
+        freed += pool.drop(block)
+    request.blocks_freed += freed
+    cell.counters["promised_blocks"] += sequence.promised_blocks
+    cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed)
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
@@ -278,6 +291,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
         if not request.queued:
             request.waiting_since_us = cell.now_us
         cell.queue.push(request)
+        hopeless.watch(cell, request)
         cell.fact(
             "attempt",
             request,

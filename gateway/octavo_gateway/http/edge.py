@@ -39,7 +39,7 @@ class CallHeaders:
         params.priority = _one_of("priority", params.priority, "X-Octavo-Priority", self.priority)
         params.slo_class = _one_of("slo_class", params.slo_class, "X-Octavo-Slo-Class", self.slo_class)
         params.deadline_ms = self.deadline_ms
-        params.cache_off = self.cache_off
+        params.cache_off |= self.cache_off
         return params
 
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "api.h"
 #include "exact_math.h"
 
 namespace octavo {
@@ -38,8 +39,10 @@ inline float largest_of(const float *x, int32_t count) {
     return result;
 }
 
-// away[i] = x[i] / temperature - best for count <= CHUNK values; the sum of their masses.
-inline int64_t measure_chunk(const float *x, int count, float temperature, float best, float *away) {
+// away[i] = x[i] / temperature - best for count <= CHUNK values; returns the sum of their masses.
+using MeasureChunk = int64_t (*)(const float *x, int count, float temperature, float best, float *away);
+
+__attribute__((always_inline)) inline int64_t measure_any(const float *x, int count, float temperature, float best, float *away) {
     for (int i = 0; i < count; ++i) away[i] = x[i] / temperature - best;
     if (largest_of(away, count) < MASSLESS) return 0;
     int32_t high = 0, low = 0;
@@ -52,21 +55,32 @@ inline int64_t measure_chunk(const float *x, int count, float temperature, float
     return (static_cast<int64_t>(high) << 20) + low;
 }
 
-// The sum of the masses of exp(x / temperature - best).
-inline int64_t total_mass(const float *x, int32_t count, float temperature, float best) {
+static int64_t measure_256(const float *x, int count, float temperature, float best, float *away) {
+    return measure_any(x, count, temperature, best, away);
+}
+
+// The same bits, 16 at a time: 34 us a row of 49,152 against 52.
+__attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512"))) static int64_t
+measure_512(const float *x, int count, float temperature, float best, float *away) {
+    return measure_any(x, count, temperature, best, away);
+}
+
+inline MeasureChunk measure_of(int isa) { return isa == OCTAVO_AVX2 ? measure_256 : measure_512; }
+
+// The sum of the masses of exp(x - best).
+inline int64_t total_mass(const float *x, int32_t count, float best, MeasureChunk measure) {
     float away[CHUNK];
     int64_t total = 0;
-    for (int32_t at = 0; at < count; at += CHUNK)
-        total += measure_chunk(x + at, std::min(CHUNK, count - at), temperature, best, away);
+    for (int32_t at = 0; at < count; at += CHUNK) total += measure(x + at, std::min(CHUNK, count - at), 1.0f, best, away);
     return total;
 }
 
 class Candidates {
   public:
     // `work` has room for 3 * (vocab + 16) floats. `best` is the largest logit divided by the temperature.
-    Candidates(const float *logits, int32_t vocab, float temperature, float best, float *work)
-        : logits_(logits), vocab_(vocab), temperature_(temperature), best_(best), scaled_(work), weights_(work + vocab + 16),
-          ids_(reinterpret_cast<int32_t *>(work + 2 * (vocab + 16))) {}
+    Candidates(const float *logits, int32_t vocab, float temperature, float best, MeasureChunk measure, float *work)
+        : logits_(logits), vocab_(vocab), temperature_(temperature), best_(best), measure_(measure), scaled_(work),
+          weights_(work + vocab + 16), ids_(reinterpret_cast<int32_t *>(work + 2 * (vocab + 16))) {}
 
     // Keeps what min-p, then top-k, then top-p keep; ties with the last kept one stay.
     void truncate(const RowParams &p) {
@@ -105,7 +119,7 @@ class Candidates {
         for (int32_t at = 0; at < vocab_; at += CHUNK) {
             const int count = std::min(CHUNK, vocab_ - at);
             if (first)
-                total_ += measure_chunk(logits_ + at, count, temperature_, best_, away);
+                total_ += measure_(logits_ + at, count, temperature_, best_, away);
             else
                 for (int i = 0; i < count; ++i) away[i] = logits_[at + i] / temperature_ - best_;
             for (int i = count; i % 8; ++i) away[i] = std::numeric_limits<float>::quiet_NaN();
@@ -185,6 +199,7 @@ class Candidates {
     const float *logits_;
     int32_t vocab_;
     float temperature_, best_;
+    MeasureChunk measure_;
     float *scaled_, *weights_;
     int32_t *ids_;
     int32_t count_ = 0;

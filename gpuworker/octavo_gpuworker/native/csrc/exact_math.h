@@ -13,7 +13,7 @@ constexpr float MASS_HALF = 1048576.0f;          // 2^20
 constexpr float MASSLESS = -28.0f;               // exp of less is below 2^-40: no mass
 
 // Cephes' expf for x <= 0; 0 below -87.
-inline float exp_exact(float x) {
+__attribute__((always_inline)) inline float exp_exact(float x) {
     const float n = std::nearbyint(x * 1.44269504088896341f);
     const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;

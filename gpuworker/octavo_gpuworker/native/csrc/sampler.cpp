@@ -141,8 +141,8 @@ void put_best(const float *x, int32_t count, int32_t wanted, std::vector<int32_t
 }
 
 // Log-probabilities of the raw logits, the largest of which is `best`: of the chosen token, and the best ones.
-void put_logprobs(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, float best, int32_t chosen) {
-    const double norm = std::log(static_cast<double>(total_mass(raw, vocab, 1.0f, best)) / MASS_ONE);
+void put_logprobs(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, float best, int32_t chosen, int isa) {
+    const double norm = std::log(static_cast<double>(total_mass(raw, vocab, best, measure_of(isa))) / MASS_ONE);
     const auto logprob = [&](int32_t i) {
         return static_cast<float>((static_cast<double>(raw[i]) - static_cast<double>(best)) - norm);
     };
@@ -164,7 +164,7 @@ bool plain_greedy(const OctavoBatch &batch, int row) {
     return batch.temperature[row] <= GREEDY_BELOW && batch.logprobs[row] < 0 && !edited(batch, row);
 }
 
-void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, float *work) {
+void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, int isa, float *work) {
     batch.out_tokens[row] = -1;
     if (largest < 0) {
         if (!all_finite(raw, vocab)) return;
@@ -182,7 +182,7 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
         const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
         const RowParams p{temperature, batch.top_k[row], batch.top_p[row], batch.min_p[row]};
         if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0) {
-            Candidates candidates(logits, vocab, temperature, logits[token] / temperature, work + vocab + 16);
+            Candidates candidates(logits, vocab, temperature, logits[token] / temperature, measure_of(isa), work + vocab + 16);
             candidates.truncate(p);
             token = draw(candidates, random);
         } else {
@@ -190,7 +190,7 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
         }
     }
     batch.out_tokens[row] = token;
-    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, raw, vocab, raw[largest], token);
+    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, raw, vocab, raw[largest], token, isa);
 }
 
 }  // namespace octavo
