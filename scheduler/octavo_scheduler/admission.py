@@ -99,7 +99,7 @@ def make_plan(
     positions = max_positions(request)
     table = blocks_for(min(leader.length + 1, positions), block_tokens)
     shared = min(len(request.prompt) // block_tokens, table) if len(choices) > 1 else table
-    revived = sum(map(worker.pool.is_cached, matched))
+    revived = worker.pool.count_cached(matched)
     need = table - len(matched) + (len(choices) - 1) * (table - shared) + revived
     predicted = len(request.prompt) + history.predict(request.tenant, request.max_tokens)
     target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)

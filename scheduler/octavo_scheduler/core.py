@@ -87,8 +87,7 @@ class Core:
             if worker.offload_candidates:
                 self._offload(worker)
             if worker.orders:
-                cell.effects.orders.append((worker.epoch, worker.orders))
-                worker.orders = []
+                cell.effects.orders.append((worker.epoch, worker.take_orders()))
         cell.touched.clear()
         cell.effects.next_wakeup_us = self._next_wakeup()
         return cell.effects
@@ -121,9 +120,8 @@ class Core:
         worker = Worker(event, cell.policy)
         cell.fleet.workers[worker.epoch] = worker
         if cell.policy.prefix_cache:
-            for block, key in event.resident:
-                if 0 < block < event.num_blocks:
-                    worker.index.add(key, block)
+            held = zip(event.resident, event.resident_parents, strict=False)
+            worker.index.adopt([(block, key, parent - 1) for (block, key), parent in held], cell.now_us)
         worker.orders.append(step_policy(worker, cell.policy))
         cell.touched[worker] = None
         cell.fleet.changed()
@@ -216,7 +214,7 @@ class Core:
                 transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
                 worker.transfers[transfer.xfer_id] = transfer
                 worker.offloads_in_flight += 1
-                worker.orders.append(Offload(transfer.xfer_id, blocks, keys, parents))
+                transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
 
     # -- admission -------------------------------------------------------------------------------------------------
 
@@ -279,6 +277,8 @@ class Core:
             elif wrong := worker.audit():
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
+            else:
+                worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
 
     def _next_wakeup(self) -> int:

@@ -19,18 +19,17 @@ def admit(cell: Cell, plan: Plan) -> None:
     worker, leader_choice = plan.worker, plan.choices[0]
     cell.touched[worker] = None
     request = leader_choice.request
-    for block in plan.matched:
-        worker.pool.share(block)
-    table = plan.matched + worker.pool.take(plan.table_blocks - len(plan.matched))
+    worker.pool.share_all(plan.matched)
+    worker.index.hit(plan.matched, cell.now_us)
+    table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number() & 0xFFFFFFFF
     cached_len = len(plan.matched) * worker.block_tokens
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         shared = table[: plan.shared_blocks]
-        for block in shared:
-            worker.pool.share(block)
-        own = worker.pool.take(plan.sibling_blocks)
+        worker.pool.share_all(shared)
+        own = worker.take(plan.sibling_blocks, "admission")
         siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
     if siblings:
         group = (leader, *siblings)
@@ -41,7 +40,7 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.walked, leader.unpaid_blocks = len(plan.matched), 0
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
     _note_computing(worker, leader, len(plan.matched) + len(plan.load_keys))
-    worker.orders.append(
+    number = worker.order(
         Admit(
             seq=leader.seq,
             slot=leader.slot,
@@ -61,6 +60,8 @@ def admit(cell: Cell, plan: Plan) -> None:
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
         )
     )
+    for sequence in (leader, *siblings):
+        sequence.order_number = number
     _book_admission(cell, plan, request, cached_len)
 
 
@@ -104,7 +105,8 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker.transfers[transfer.xfer_id] = transfer
     leader.choice.request.holds += 1
     leader.wait_xfer = transfer.xfer_id
-    worker.orders.append(Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us))
+    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us)
+    transfer.order_number = worker.order(load)
     return transfer.xfer_id
 
 
@@ -208,8 +210,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
             worker.offload_candidates[block] = (key, parent or NO_PARENT)
-    for block in reversed(sequence.blocks):
-        request.blocks_freed += pool.drop(block)
+    index.rest(sequence.blocks, cell.now_us)
+    request.blocks_freed += pool.drop_all(reversed(sequence.blocks))
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
