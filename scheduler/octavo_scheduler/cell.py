@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import Literal
 
-from octavo_scheduler.fleet import Fleet, Worker
+from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.orders import Effects, Fact
@@ -22,6 +22,7 @@ COUNTERS = (
     "loaded_blocks",
     "wasted_load_blocks",
     "evicted_blocks",
+    "yielded_pin_blocks",
     "recomputed_tokens",
     "prefix_hit_tokens",
     "tier_hit_tokens",
@@ -102,6 +103,7 @@ class Cell:
         "fleet",
         "history",
         "ledger",
+        "lost_evictions",
         "next_number",
         "now_us",
         "policy",
@@ -123,6 +125,7 @@ class Cell:
         self.ledger = Ledger()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left
         self.draining = False
         self.admission_due = False
         self.next_number = 0
@@ -133,6 +136,14 @@ class Cell:
     def fresh_effects() -> Effects:
         """Nothing to do yet."""
         return Effects([], [], [], set(), [], False, 0)
+
+    def evictions(self) -> dict[str, int]:
+        """Blocks that left the indexes so far, by reason (fleet.EVICTIONS, or cut)."""
+        total = dict(self.lost_evictions)
+        for worker in self.fleet.workers.values():
+            for reason, count in worker.all_evictions().items():
+                total[reason] += count
+        return total
 
     def number(self) -> int:
         """A number that was never given before: seqs, transfers and ranks."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo_scheduler import lifecycle, placement, reports, residency
-from octavo_scheduler.admission import fits
+from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -230,10 +230,21 @@ class Core:
                 if placement.waits_for_join(self.cell, request, plan):
                     break
                 if not fits(plan, self.cell.policy, self.cell.history):
+                    if self._make_room(plan):
+                        continue
                     return
                 residency.admit(self.cell, plan)
             if not request.waiting_choices():
                 self.cell.queue.remove(request)
+
+    def _make_room(self, plan: Plan) -> bool:
+        """On an idle worker only pins can be in the way of a request that fits the pool: they yield."""
+        worker = plan.worker
+        if worker.sequences or len(plan.choices) > len(worker.free_slots):
+            return False
+        back = residency.yield_pins(worker, plan.free_needed)
+        self.cell.counters["yielded_pin_blocks"] += back
+        return back > 0
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -117,6 +117,10 @@ class Worker:
         self.evictions[why] += self.evicted - before
         return blocks
 
+    def all_evictions(self) -> dict[str, int]:
+        """Blocks that have left the index, by reason."""
+        return self.evictions | {"cut": self.index.cut_blocks}
+
     def take_evicted(self) -> int:
         """Cached blocks that made room for others since the last call."""
         evicted, self.evicted = self.evicted, 0

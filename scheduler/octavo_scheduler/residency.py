@@ -191,13 +191,23 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
     if worker.preempting or not unmet:
         return
-    for victim in choose_victims(worker, unmet):
+    victims = choose_victims(worker, unmet)
+    if not victims:
+        # nobody may be stopped and nothing is on its way back: the last that can go is what only a pin keeps
+        cell.counters["yielded_pin_blocks"] += yield_pins(worker, len(unmet) - worker.pending_release())
+    for victim in victims:
         worker.preempting.add(victim.seq)
         cell.counters["preemptions"] += 1
         request = victim.choice.request
         request.preemptions += 1
         request.waiting_since_us = cell.now_us
         stop(cell, victim, "preempt")
+
+
+def yield_pins(worker: Worker, blocks: int) -> int:
+    """Ends the worker's weakest pins until `blocks` are free; how many blocks came back."""
+    short = blocks - worker.pool.free_blocks
+    return worker.index.yield_pins(short) if short > 0 else 0
 
 
 def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
@@ -309,6 +319,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     if cell.fleet.workers.pop(worker.epoch, None) is None:
         return []
     cell.counters["evicted_blocks"] += worker.take_evicted()
+    for reason, count in worker.all_evictions().items():
+        cell.lost_evictions[reason] += count
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():

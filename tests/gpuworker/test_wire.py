@@ -12,6 +12,7 @@ from octavo_gpuworker.orders import (
     LabelOrder,
     LoadOrder,
     OffloadOrder,
+    PassedOver,
     PolicyOrder,
     Released,
     Report,
@@ -49,6 +50,7 @@ def test_every_kind_of_order_in_order() -> None:
         StopOrder(3, "cancel"),
         OffloadOrder(4, [1], [K1]),
         LoadOrder(5, [K1, K2], [1, 2], 9),
+        PassedOver("prepare"),
         PolicyOrder(10, 20, 30),
         LabelOrder([8], [K2], [K1]),
     ]
