@@ -27,11 +27,13 @@ class BlockPool:
 
     __slots__ = (
         "_cached",
+        "_debt",
         "_evict",
         "_free",
         "_indexed",
         "_on_cached",
         "_pins",
+        "_retired",
         "_sequences",
         "_transfers",
         "cached_blocks",
@@ -57,11 +59,47 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, 0, -1))
         self.cached_blocks = 0
         """Blocks that only the index holds."""
+        self._retired: list[int] = []
+        self._debt = 0  # to be retired as they come back
 
     @property
     def usable_blocks(self) -> int:
-        """All blocks but the null block."""
-        return self.num_blocks - 1
+        """All blocks but the null block and what is retired, or will be once it is free."""
+        return self.num_blocks - 1 - self.retired_blocks
+
+    @property
+    def retired_blocks(self) -> int:
+        """Blocks that are given to nobody any more, those included that somebody still holds."""
+        return len(self._retired) + self._debt
+
+    @property
+    def debt(self) -> int:
+        """Blocks that somebody holds and that will be retired when they come back."""
+        return self._debt
+
+    def retire(self, count: int) -> None:
+        """Takes `count` blocks out of use: unused ones, then cached ones, then whichever come back next."""
+        self._debt += count
+        self._pay_debt()
+
+    def restore(self, count: int) -> int:
+        """Puts up to `count` retired blocks back to use; returns how many."""
+        forgiven = min(count, self._debt)
+        self._debt -= forgiven
+        back = min(count - forgiven, len(self._retired))
+        for _ in range(back):
+            self._free.append(self._retired.pop())
+        return forgiven + back
+
+    def _pay_debt(self) -> None:
+        cached = min(self._debt - len(self._free), self.cached_blocks)
+        if cached > 0:
+            self._evict(cached)
+        count = min(self._debt, len(self._free))
+        if count:
+            self._retired += self._free[-count:]
+            del self._free[-count:]
+            self._debt -= count
 
     @property
     def free_blocks(self) -> int:
@@ -236,6 +274,8 @@ class BlockPool:
             self._on_cached(block)
         else:
             self._free.append(block)
+        if self._debt:
+            self._pay_debt()
         return True
 
     def states(self) -> bytes:
@@ -255,9 +295,12 @@ class BlockPool:
             wrong.append("the null block is in use")
         if self.cached_blocks != sum(self._cached):
             wrong.append("the count of cached blocks is off")
+        retired = set(self._retired)
+        if self._debt and self.free_blocks:
+            wrong.append("blocks are free that should be retired")
         for block in range(1, self.num_blocks):
             held = self._is_held(block)
-            states = (block in free) + self._cached[block] + held
+            states = (block in free) + self._cached[block] + (block in retired) + held
             if states != 1:
                 wrong.append(f"block {block} is in {states} states")
             if self._cached[block] != (self._indexed[block] and not held):
@@ -282,4 +325,4 @@ class BlockPool:
         wrong = sum(self._sequences[block] != count for block, count in sequences.items())
         wrong += sum(self._transfers[block] != count for block, count in transfers.items())
         held = len(sequences.keys() | transfers.keys() | self._pins.keys())
-        return wrong + abs(self.usable_blocks - self.free_blocks - held)
+        return wrong + abs(self.num_blocks - 1 - len(self._retired) - self.free_blocks - held)

@@ -32,10 +32,12 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.limits import hopeless, memory
+from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.request import Outcome
+from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -72,7 +74,7 @@ class Core:
         if cell.now_us >= self._next_audit_us:
             self._audit()
         for worker in list(cell.touched):
-            if worker.hungry:
+            if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
         if cell.admission_due:
@@ -220,22 +222,39 @@ class Core:
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
-        for request in self.cell.queue:
-            while waiting := request.waiting_choices():
-                plan = placement.best_plan(self.cell, request)
-                if plan is None:
-                    if request.live and waiting:
-                        return
-                    break
-                if placement.waits_for_join(self.cell, request, plan):
-                    break
-                if not fits(plan, self.cell.policy, self.cell.history):
-                    if self._make_room(plan):
-                        continue
+        jam = Jam(self.cell)
+        with self.cell.queue.in_turn(self.cell.now_us) as turn:
+            for request in turn:
+                if not jam.holds(request):
+                    self._admit(request, jam)
+                if jam.total:
                     return
-                residency.admit(self.cell, plan)
-            if not request.waiting_choices():
-                self.cell.queue.remove(request)
+
+    def _admit(self, request: Request, jam: Jam) -> None:
+        """Seats what of it can start, or tells the round's jam what it lacks."""
+        cell = self.cell
+        while waiting := request.waiting_choices():
+            plan = placement.best_plan(cell, request)
+            if plan is None:
+                if request.live and waiting:
+                    self._displace(request)
+                    jam.pool(request)
+                break
+            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+                break
+            if not fits(plan, cell.policy, cell.history):
+                self._displace(request)
+                jam.pool(request)
+                break
+            residency.admit(cell, plan)
+        if not request.waiting_choices():
+            cell.queue.remove(request)
+
+    def _displace(self, request: Request) -> None:
+        """Somebody of lower priority may run where the head of the queue waits for room."""
+        lowest = min(self.cell.running_priorities, default=request.priority)
+        if lowest < request.priority:
+            residency.displace_lower(self.cell, request, placement.plans(self.cell, request))
 
     def _make_room(self, plan: Plan) -> bool:
         """On an idle worker only pins can be in the way of a request that fits the pool: they yield."""
@@ -253,12 +272,17 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind == "join":
+            elif kind in ("join", "wake"):
                 cell.admission_due = True
+            elif kind == "recover":
+                memory.recover(cell)
             elif request is None or not request.live:
                 continue
             elif kind == "deadline":
                 lifecycle.expire(cell, request)
+            elif kind == "hopeless":
+                if outcome := hopeless.hopeless(cell, request):
+                    lifecycle.expire(cell, request, outcome)
             elif kind == "orphan" and 0 <= request.orphaned_us <= cell.now_us - cell.policy.orphan_grace_us:
                 lifecycle.cancel_request(cell, request, "gateway-lost", None)
 

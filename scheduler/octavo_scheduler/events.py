@@ -118,6 +118,7 @@ class WorkerJoined:
     resident_parents: list[int] = field(default_factory=list)
     """Place of each one's parent in `resident`, from 1; 0: the head of a chain. Without it nothing is indexed."""
     calibration: Calibration = Calibration()
+    labels: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -188,6 +189,8 @@ class Reported:
     live_transfers: list[int] | None = None
     orders_applied: int = 0  # of the epoch, when the live lists were made
     draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
+    failed_allocations: int = 0
+    backed_blocks: int = 0  # of its pool, the null block included; 0: as before
 
 
 @dataclass(slots=True)

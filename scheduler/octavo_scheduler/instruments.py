@@ -30,6 +30,12 @@ CELL_COUNTERS: Final = (
     ("decode_tokens", "Decode positions computed."),
     ("steps", "Forward passes of all workers."),
     ("mixed_steps", "Forward passes with both prefill and decode."),
+    ("budget_changes", "Step budgets ordered because the ITL targets of what runs asked for another one."),
+    (
+        "bring_back_predicted_us",
+        "Device time that bringing preempted sequences back was predicted to take, microseconds.",
+    ),
+    ("priority_preemptions", "Sequences stopped so that a request of higher priority could start."),
     ("starved_steps", "Reports in which a sequence lacked a block."),
     ("reports", "Reports of workers."),
     ("requests_submitted", "Submits received, resubmits included."),
@@ -72,7 +78,7 @@ EVICTIONS: Final = Instrument(
     PREFIX + "evictions",
     "counter",
     "Blocks that left a worker's prefix index, by reason: taken for a newcomer (admission) or a running "
-    "sequence (growth), or in use below one that was (cut).",
+    "sequence (growth), gone as the pool shrank (shrink), or in use below one that was (cut).",
     ("reason",),
 )
 

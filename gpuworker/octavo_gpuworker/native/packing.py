@@ -31,7 +31,7 @@ from octavo_gpuworker.native.tensors import open_tensors
 
 Format = Literal["bf16", "int8", "int4"]
 FORMATS: Final[tuple[Format, ...]] = ("bf16", "int8", "int4")
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """A new order of bytes is a new number: old files are then left alone and packed anew."""
 MAGIC: Final = b"OCTVPACK"
 PREFIX: Final = len(MAGIC) + 8 + 32

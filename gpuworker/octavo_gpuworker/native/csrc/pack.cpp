@@ -14,22 +14,27 @@ void pack_bf16_column(const float *source, int64_t depth, uint8_t *panel, int64_
     for (int64_t k = 0; k < depth; ++k) out[(k / 2 * 32 + column) * 2 + k % 2] = float_to_bf16(source[k]);
 }
 
-// Symmetric: scale = largest / 127.
-float pack_int8_column(const float *source, int64_t depth, uint8_t *panel, int64_t column) {
-    float largest = 0;
-    for (int64_t k = 0; k < depth; ++k) largest = std::max(largest, std::fabs(source[k]));
-    const float scale = largest > 0 ? largest / 127.0f : 1.0f;
-    for (int64_t k = 0; k < depth; ++k) {
-        const float code = std::nearbyint(source[k] / scale);
-        panel[(k / 4 * 32 + column) * 4 + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
+// Symmetric: scale = largest / 127 in float16, as Q8_0 has it, so a matrix that was Q8_0 keeps its very values.
+void pack_int8_column(const float *source, int64_t depth, uint8_t *panel, int64_t column) {
+    for (int64_t start = 0; start < depth; start += 32) {
+        uint8_t *group = panel + start / 32 * INT8_GROUP;
+        float largest = 0;
+        for (int k = 0; k < 32; ++k) largest = std::max(largest, std::fabs(source[start + k]));
+        uint16_t scale = float_to_half(largest / 127.0f);
+        if (largest > 127.5f * half_to_float(scale)) ++scale;  // among its smallest numbers float16 may round far down
+        std::memcpy(group + INT8_CODES + column * 2, &scale, 2);
+        const float step = half_to_float(scale);
+        for (int k = 0; k < 32; ++k) {
+            const float code = step > 0 ? std::clamp(std::nearbyint(source[start + k] / step), -127.0f, 127.0f) : 0.0f;
+            group[(k / 4 * 32 + column) * 4 + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
+        }
     }
-    return scale;
 }
 
-// Whether int8 or int4 can keep a row: all finite, and in int4 every scale and offset within float16.
+// Whether int8 or int4 can keep a row: all finite, every scale and offset within float16.
 bool keepable(int format, const float *source, int64_t depth) {
     if (format == OCTAVO_BF16) return true;
-    const float most = format == OCTAVO_INT4 ? 65504.0f : std::numeric_limits<float>::max();
+    const float most = format == OCTAVO_INT4 ? 65504.0f : 65504.0f * 127.0f;
     for (int64_t k = 0; k < depth; ++k)
         if (!(std::fabs(source[k]) <= most)) return false;
     return true;
@@ -113,16 +118,20 @@ float bf16_to_float(uint16_t value) {
     return result;
 }
 
-void unpack_column(int format, const uint8_t *data, const float *scales, int64_t column, int64_t depth, float *out) {
+void unpack_column(int format, const uint8_t *data, int64_t column, int64_t depth, float *out) {
     const uint8_t *panel = data + column / 32 * panel_bytes(format, depth);
     const int64_t lane = column % 32;
     if (format == OCTAVO_BF16) {
         const auto *values = reinterpret_cast<const uint16_t *>(panel);
         for (int64_t k = 0; k < depth; ++k) out[k] = bf16_to_float(values[(k / 2 * 32 + lane) * 2 + k % 2]);
     } else if (format == OCTAVO_INT8) {
-        const float scale = scales[column];
-        for (int64_t k = 0; k < depth; ++k)
-            out[k] = static_cast<float>(static_cast<int>(panel[(k / 4 * 32 + lane) * 4 + k % 4]) - 128) * scale;
+        for (int64_t k = 0; k < depth; ++k) {
+            const uint8_t *group = panel + k / 32 * INT8_GROUP;
+            uint16_t scale;
+            std::memcpy(&scale, group + INT8_CODES + lane * 2, 2);
+            const int code = group[(k % 32 / 4 * 32 + lane) * 4 + k % 4];
+            out[k] = static_cast<float>(code - 128) * half_to_float(scale);
+        }
     } else {
         for (int64_t start = 0; start < depth; start += 32) {
             const uint8_t *group = panel + start / 32 * INT4_GROUP;
@@ -146,7 +155,7 @@ int64_t octavo_packed_bytes(int32_t format, int64_t columns, int64_t depth) {
 }
 
 int32_t octavo_pack(int32_t format, const float *source, int64_t rows, int64_t depth, int64_t column0, int64_t columns,
-                    int64_t padded_depth, uint8_t *data, float *scales) {
+                    int64_t padded_depth, uint8_t *data) {
     if (column0 < 0 || rows < 0 || column0 + rows > columns || depth > padded_depth || padded_depth % 32) return -1;
     std::vector<float> padded(padded_depth, 0.0f);
     for (int64_t row = 0; row < rows; ++row) {
@@ -155,7 +164,7 @@ int32_t octavo_pack(int32_t format, const float *source, int64_t rows, int64_t d
         const int64_t column = column0 + row;
         uint8_t *panel = data + column / 32 * panel_bytes(format, padded_depth);
         if (format == OCTAVO_BF16) pack_bf16_column(padded.data(), padded_depth, panel, column % 32);
-        if (format == OCTAVO_INT8) scales[column] = pack_int8_column(padded.data(), padded_depth, panel, column % 32);
+        if (format == OCTAVO_INT8) pack_int8_column(padded.data(), padded_depth, panel, column % 32);
         if (format == OCTAVO_INT4) pack_int4_column(padded.data(), padded_depth, panel, column % 32);
     }
     return 0;
@@ -184,7 +193,7 @@ int32_t octavo_pack_gguf_int4(int32_t type, const uint8_t *source, int64_t rows,
     return 0;
 }
 
-void octavo_unpack(int32_t format, const uint8_t *data, const float *scales, int64_t columns, int64_t depth, float *out) {
+void octavo_unpack(int32_t format, const uint8_t *data, int64_t columns, int64_t depth, float *out) {
     for (int64_t column = 0; column < columns; ++column)
-        unpack_column(format, data, scales, column, depth, out + column * depth);
+        unpack_column(format, data, column, depth, out + column * depth);
 }
