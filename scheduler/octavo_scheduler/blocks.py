@@ -24,7 +24,17 @@ class OutOfBlocks(Exception):
 class BlockPool:
     """Reference counts of `num_blocks` blocks, the null block included. `on_evict(block)` is called before reuse."""
 
-    __slots__ = ("_cached", "_free", "_indexed", "_on_evict", "_sequences", "_transfers", "num_blocks")
+    __slots__ = (
+        "_cached",
+        "_debt",
+        "_free",
+        "_indexed",
+        "_on_evict",
+        "_retired",
+        "_sequences",
+        "_transfers",
+        "num_blocks",
+    )
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
         if num_blocks < 2:
@@ -36,11 +46,50 @@ class BlockPool:
         self._indexed = bytearray(num_blocks)
         self._free = list(range(num_blocks - 1, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._retired: list[int] = []
+        self._debt = 0  # to be retired as they come back
 
     @property
     def usable_blocks(self) -> int:
-        """All blocks but the null block."""
-        return self.num_blocks - 1
+        """All blocks but the null block and what is retired, or will be once it is free."""
+        return self.num_blocks - 1 - self.retired_blocks
+
+    @property
+    def retired_blocks(self) -> int:
+        """Blocks that are given to nobody any more, those included that somebody still holds."""
+        return len(self._retired) + self._debt
+
+    @property
+    def debt(self) -> int:
+        """Blocks that somebody holds and that will be retired when they come back."""
+        return self._debt
+
+    def retire(self, count: int) -> None:
+        """Takes `count` blocks out of use: unused ones, then cached ones, then whichever come back next."""
+        self._debt += count
+        self._pay_debt()
+
+    def restore(self, count: int) -> int:
+        """Puts up to `count` retired blocks back to use; returns how many."""
+        forgiven = min(count, self._debt)
+        self._debt -= forgiven
+        back = min(count - forgiven, len(self._retired))
+        for _ in range(back):
+            self._free.append(self._retired.pop())
+        return forgiven + back
+
+    def _pay_debt(self) -> None:
+        while self._debt and (self._free or self._cached):
+            block = self._free.pop() if self._free else self._evict()
+            self._retired.append(block)
+            self._debt -= 1
+
+    def _evict(self) -> int:
+        """The least recently used cached block, free of the index."""
+        block, _none = self._cached.popitem(last=False)
+        self._indexed[block] = 0
+        self._on_evict(block)
+        return block
 
     @property
     def free_blocks(self) -> int:
@@ -58,12 +107,7 @@ class BlockPool:
             raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
         taken: list[int] = []
         for _ in range(count):
-            if self._free:
-                block = self._free.pop()
-            else:
-                block, _none = self._cached.popitem(last=False)
-                self._indexed[block] = 0
-                self._on_evict(block)
+            block = self._free.pop() if self._free else self._evict()
             self._sequences[block] = 1
             taken.append(block)
         return taken
@@ -128,6 +172,8 @@ class BlockPool:
             self._cached[block] = None
         else:
             self._free.append(block)
+        if self._debt:
+            self._pay_debt()
         return True
 
     def states(self) -> bytes:
@@ -147,9 +193,12 @@ class BlockPool:
             wrong.append("a block is twice in the free list")
         if 0 in free or self._sequences[0] or self._transfers[0] or self._indexed[0]:
             wrong.append("the null block is in use")
+        retired = set(self._retired)
+        if self._debt and (self._free or self._cached):
+            wrong.append("blocks are free that should be retired")
         for block in range(1, self.num_blocks):
             held = self._sequences[block] > 0 or self._transfers[block] > 0
-            states = (block in free) + (block in self._cached) + held
+            states = (block in free) + (block in self._cached) + (block in retired) + held
             if states != 1:
                 wrong.append(f"block {block} is in {states} states")
             if (block in self._cached) != (bool(self._indexed[block]) and not held):
@@ -172,4 +221,4 @@ class BlockPool:
         wrong = sum(self._sequences[block] != count for block, count in sequences.items())
         wrong += sum(self._transfers[block] != count for block, count in transfers.items())
         held = len(sequences.keys() | transfers.keys())
-        return wrong + abs(self.usable_blocks - self.free_blocks - held)
+        return wrong + abs(self.num_blocks - 1 - len(self._retired) - self.free_blocks - held)

@@ -116,6 +116,7 @@ class WorkerJoined:
     pid: int = 0
     resident: list[tuple[int, bytes]] = field(default_factory=list)
     calibration: Calibration = Calibration()
+    labels: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -185,6 +186,8 @@ class Reported:
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
     draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
+    failed_allocations: int = 0
+    backed_blocks: int = 0  # of its pool, the null block included; 0: as before
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from octavo_scheduler.costs import LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
+from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix import PrefixIndex
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
@@ -18,8 +19,12 @@ class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
     __slots__ = (
+        "backed_blocks",
+        "batch_due_us",
+        "batch_since_us",
         "block_bytes",
         "block_tokens",
+        "closed_until_us",
         "computing",
         "costs",
         "draining",
@@ -30,6 +35,7 @@ class Worker:
         "hungry",
         "index",
         "joined_us",
+        "labels",
         "last_progress_us",
         "last_report_us",
         "link",
@@ -37,9 +43,11 @@ class Worker:
         "offload_candidates",
         "offloads_in_flight",
         "orders",
+        "pace",
         "pool",
         "preempting",
         "prefilling",
+        "recovers_us",
         "sequences",
         "slots",
         "starved",
@@ -55,6 +63,10 @@ class Worker:
         self.epoch = hello.epoch
         self.worker_id = hello.worker_id
         self.store_id = hello.store_id
+        self.labels = frozenset(hello.labels)
+        self.closed_until_us = 0  # after a failed allocation nothing is admitted until then
+        self.recovers_us = 0
+        self.backed_blocks = 0  # usable blocks that the worker says it can back; 0: all
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
@@ -75,6 +87,9 @@ class Worker:
         self.preempting: set[int] = set()
         self.offloads_in_flight = 0
         self.costs = StepCosts(hello.calibration)
+        self.pace = Pace(policy.max_num_batched_tokens)
+        self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
+        self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
         self.orders: list[Order] = []
         self.steps = 0
@@ -221,9 +236,15 @@ class Fleet:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
 
-    def accepting(self) -> list[Worker]:
-        """Workers that may be given new sequences."""
-        return [worker for worker in self.workers.values() if not worker.draining]
+    def accepting(self, pool: str = "") -> list[Worker]:
+        """Workers that may be given new sequences; with a pool's name only those with that label."""
+        return [
+            worker for worker in self.workers.values() if not worker.draining and (not pool or pool in worker.labels)
+        ]
+
+    def open_to(self, pool: str, now_us: int) -> list[Worker]:
+        """Those of `accepting` whose admission no failed allocation has closed."""
+        return [worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us]
 
     def shapes(self) -> list[Shape]:
         """The different shapes among the workers that accept; few, however many workers there are."""

@@ -29,6 +29,12 @@ CELL_COUNTERS: Final = (
     ("decode_tokens", "Decode positions computed."),
     ("steps", "Forward passes of all workers."),
     ("mixed_steps", "Forward passes with both prefill and decode."),
+    ("budget_changes", "Step budgets ordered because the ITL targets of what runs asked for another one."),
+    (
+        "bring_back_predicted_us",
+        "Device time that bringing preempted sequences back was predicted to take, microseconds.",
+    ),
+    ("priority_preemptions", "Sequences stopped so that a request of higher priority could start."),
     ("starved_steps", "Reports in which a sequence lacked a block."),
     ("reports", "Reports of workers."),
     ("requests_submitted", "Submits received, resubmits included."),

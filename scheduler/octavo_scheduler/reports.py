@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.batching import ahead_tokens
+from octavo_scheduler.batching import ahead_tokens, step_policy
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
+from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.orders import Label
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import Phase, Sequence
@@ -57,6 +58,10 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             release(cell, worker, gone, report.step)
     if labels.block_ids:
         worker.orders.append(labels)
+    if report.failed_allocations:
+        memory.failed(cell, worker, report.failed_allocations)
+    if report.backed_blocks:
+        memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
     if report.live_seqs is not None:
         _compare_live(cell, worker, report)
@@ -73,6 +78,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
     at = logprob_at = context = 0
     advanced: list[Sequence] = []
+    fresh: list[Sequence] = []
     prefilled: dict[int, int] = {}
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
         sequence = slots[slot] if slot < len(slots) else None
@@ -95,6 +101,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             sequence.length += count
             if sequence.first_token_us < 0:
                 sequence.first_token_us = now_us
+                fresh.append(sequence)
             if choice.phase is running:
                 if count == 1:
                     choice.output.append(tokens[at])
@@ -124,7 +131,9 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:
             worker.hungry[sequence] = None
-    charge(worker, report.wall_us, advanced, report.counts, report.computed_len, prefilled)
+    charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled)
+    for sequence in fresh:
+        learn.from_first_token(cell, sequence)
     worker.starved = len(report.starved)
     cell.counters["starved_steps"] += bool(report.starved)
     return context
@@ -242,6 +251,9 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
+    if worker.pace.adjust(worker.costs, report.decode_seqs, context_tokens, cell.policy, cell.now_us):
+        worker.orders.append(step_policy(worker, cell.policy))
+        cell.counters["budget_changes"] += 1
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us
     worker.costs.observe(report.wall_us, report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)

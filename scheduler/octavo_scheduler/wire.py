@@ -99,7 +99,7 @@ def write_update(update: Update) -> Iterator[pb.RequestEvent]:
     """The RequestEvents of one update, in order."""
     name = update.request_id
     if update.accepted:
-        accepted = pb.Accepted(attempt=update.attempt)
+        accepted = pb.Accepted(attempt=update.attempt, max_tokens=update.max_tokens, degraded=update.degraded)
         if update.attached_to is not None:
             accepted.attached = True
             accepted.gateway_state = update.attached_to.gateway_state
@@ -200,6 +200,7 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         pid=message.pid,
         resident=list(zip(blocks, keys, strict=True)),
         calibration=calibration,
+        labels=list(message.labels),
     )
 
 
@@ -219,6 +220,8 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         prefill_tokens=message.prefill_tokens,
         decode_seqs=message.decode_seqs,
         draining=message.draining,
+        failed_allocations=message.failed_allocations,
+        backed_blocks=message.backed_blocks,
     )
     if not len(report.slots) == len(report.counts) == len(report.computed_len):
         raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")
