@@ -64,6 +64,11 @@ class KvStoreServiceStub:
                 request_serializer=octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.FromString,
                 _registered_method=True)
+        self.Fetch = channel.stream_stream(
+                '/octavo.v1.KvStoreService/Fetch',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.FetchRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.FetchResponse.FromString,
+                _registered_method=True)
         self.GetStats = channel.unary_unary(
                 '/octavo.v1.KvStoreService/GetStats',
                 request_serializer=octavo_dot_v1_dot_kvstore__pb2.GetStatsRequest.SerializeToString,
@@ -116,6 +121,13 @@ class KvStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fetch(self, request_iterator, context):
+        """For another host's kvstore: blocks in the order of its keys, in checksummed chunks, as far as its credit reaches.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStats(self, request, context):
         """Identity, tiers, bytes and counters.
         """
@@ -155,6 +167,11 @@ def add_KvStoreServiceServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.SerializeToString,
+            ),
+            'Fetch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.FetchRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.FetchResponse.SerializeToString,
             ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
@@ -324,6 +341,33 @@ class KvStoreService:
             '/octavo.v1.KvStoreService/Delete',
             octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.SerializeToString,
             octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/octavo.v1.KvStoreService/Fetch',
+            octavo_dot_v1_dot_kvstore__pb2.FetchRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.FetchResponse.FromString,
             options,
             channel_credentials,
             insecure,
