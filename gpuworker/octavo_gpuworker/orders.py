@@ -61,6 +61,8 @@ class AdmitOrder:
     siblings: tuple[SiblingOrder, ...] = ()
     traceparent: str = ""
     request_id: str = ""
+    received_ns: int = field(default=0, compare=False)
+    """Wall clock when it came in; 0: unknown, the boundary at which it applies counts. A wait for a running step is the worker's."""
 
 
 @dataclass(frozen=True, slots=True)

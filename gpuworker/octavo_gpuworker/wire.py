@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from octavo.packing import pack_u32, unpack_keys, unpack_u32
@@ -71,6 +72,7 @@ def _admit(admit: pb.Admit) -> AdmitOrder:
         siblings=tuple(SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids)) for s in admit.siblings),
         traceparent=admit.traceparent,
         request_id=admit.request_id,
+        received_ns=time.time_ns(),
     )
 
 

@@ -14,7 +14,7 @@ STEPS_IN_FLIGHT = 2
 
 def step_policy(worker: Worker, policy: Policy) -> StepPolicy:
     """The budgets of one worker."""
-    return StepPolicy(policy.max_num_batched_tokens, policy.budget_alone, worker.max_seqs)
+    return StepPolicy(worker.pace.budget, policy.budget_alone, worker.max_seqs)
 
 
 def ahead_tokens(worker: Worker, policy: Policy) -> int:

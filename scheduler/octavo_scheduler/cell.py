@@ -9,6 +9,8 @@ from octavo_scheduler.fleet import Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.orders import Effects, Fact
+from octavo_scheduler.policies.orders import make_lines
+from octavo_scheduler.policies.outlook import Outlook
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.queues import WaitingQueue
 from octavo_scheduler.registry import Registry
@@ -31,6 +33,7 @@ COUNTERS = (
     "decode_busy_us",
     "steps",
     "mixed_steps",
+    "budget_changes",
     "starved_steps",
     "reports",
     "requests_submitted",
@@ -104,6 +107,7 @@ class Cell:
         "ledger",
         "next_number",
         "now_us",
+        "outlook",
         "policy",
         "queue",
         "registry",
@@ -116,12 +120,13 @@ class Cell:
         self.policy = policy
         self.now_us = self.started_us = now_us
         self.fleet = Fleet()
-        self.queue = WaitingQueue(policy.order)
         self.registry = Registry(policy.registry_ttl_us, policy.registry_bytes)
         self.timers = Timers()
         self.history = OutputHistory(policy.default_output_tokens)
         self.ledger = Ledger()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
+        self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.draining = False
         self.admission_due = False
@@ -138,6 +143,11 @@ class Cell:
         """A number that was never given before: seqs, transfers and ranks."""
         self.next_number += 1
         return self.next_number
+
+    def itl_target_us(self, slo_class: str) -> int:
+        """Bound of the gaps between the tokens of a class; 0: none."""
+        target = self.classes.get(slo_class)
+        return int(target.itl_p99_ms * 1000) if target is not None else 0
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""

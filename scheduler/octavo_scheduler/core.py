@@ -6,12 +6,11 @@ blocks offloaded, and whatever that ordered is returned.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import lifecycle, reports, residency
-from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_group, usable_keys
+from octavo_scheduler import lifecycle, placement, reports, residency
+from octavo_scheduler.admission import fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -35,9 +34,8 @@ from octavo_scheduler.events import (
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
-from octavo_scheduler.placement import score_us
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.request import Choice, Outcome, Request
+from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -224,107 +222,27 @@ class Core:
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
-        for request in self.cell.queue:
-            while waiting := request.waiting_choices():
-                plan = self._best_plan(request)
-                if plan is None:
-                    if request.live and waiting:
-                        return
-                    break
-                if self._waits_for_join(request, plan):
-                    break
-                if not fits(plan, self.cell.policy, self.cell.history):
+        with self.cell.queue.in_turn(self.cell.now_us) as turn:
+            for request in turn:
+                if not self._admit(request):
                     return
-                residency.admit(self.cell, plan)
-            if not request.waiting_choices():
-                self.cell.queue.remove(request)
 
-    def _best_plan(self, request: Request) -> Plan | None:
-        """The cheapest plan over all workers with room, or the cheapest of all when none has; refuses what never fits.
-
-        None: it was refused, or every worker's slots are taken.
-        """
-        cell = self.cell
-        group = next_group(request.waiting_choices())
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
-        if never:
-            lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
-            return None
-        accepting = cell.fleet.accepting()
-        if not any(worker.free_slots for worker in accepting):
-            return None
-        keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
-        if len(accepting) == 1:
-            return self._plan(accepting[0], group, keys)
-        rated = self._rated(accepting, keys, group[0].length)
-        best: Plan | None = None
-        # a worker is costly to plan for and cheap to rate, and the cheapest one mostly has room
-        heapq.heapify(rated)
-        while rated:
-            plan = self._plan(accepting[heapq.heappop(rated)[1]], group, keys)
-            if fits(plan, cell.policy, cell.history):
-                return plan
-            best = best or plan
-        return best
-
-    def _plan(self, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
-        cell = self.cell
-        return make_plan(worker, group, keys, cell.policy, cell.history, self._answering(worker))
-
-    def _answering(self, worker: Worker) -> Directory | None:
-        directory = self.cell.fleet.directory_of(worker)
-        return directory if directory is not None and directory.answers(self.cell.now_us) else None
-
-    def _rated(self, workers: list[Worker], keys: list[bytes], length: int) -> list[tuple[float, int]]:
-        """(cost in microseconds, place in `workers`) of each. Most hold nothing of the prompt: those are quick to rate."""
-        first = keys[0] if keys else b""
-        budget = self.cell.policy.max_num_batched_tokens
-        rated: list[tuple[float, int]] = []
-        for at, worker in enumerate(workers):
-            if first in worker.index.block_of or first in worker.computing or worker.store_id:
-                cost_us = self._cost_us(worker, keys, length)
-            else:
-                backlog = worker.backlog_tokens() if worker.prefilling else 0
-                cost_us = score_us(length, backlog, len(worker.sequences), 0.0, worker.costs, budget)
-            rated.append((cost_us, at))
-        return rated
-
-    def _cost_us(self, worker: Worker, keys: list[bytes], length: int) -> float:
-        """What the first token is predicted to take there (placement.score_us)."""
-        policy = self.cell.policy
-        cached = worker.index.match_len(keys, len(keys))
-        load_us = 0.0
-        directory = self._answering(worker) if worker.store_id else None
-        if directory is not None and (loads := load_run(worker, keys, cached, policy, directory)):
-            load_us = worker.link.predict_us(loads * worker.block_bytes)
-            cached += loads
-        if worker.computing:
-            cached += self._join_run(worker, keys, cached)
-        uncached = length - cached * worker.block_tokens
-        backlog = worker.backlog_tokens() if worker.prefilling else 0
-        running = len(worker.sequences)
-        return score_us(uncached, backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
-
-    def _join_run(self, worker: Worker, keys: list[bytes], start: int) -> int:
-        """Blocks from `start` on that a running sequence is computing right now."""
-        end = start
-        while end < len(keys) and keys[end] in worker.computing:
-            end += 1
-        return end - start
-
-    def _waits_for_join(self, request: Request, plan: Plan) -> bool:
-        """Another sequence computes this prefix now: wait for it, but no longer than one's own prefill would take."""
-        cell = self.cell
-        if not cell.policy.join_prefill or not plan.worker.computing:
-            return False
-        keys = usable_keys(plan.choices[0], plan.worker.block_tokens, cell.policy)
-        if not self._join_run(plan.worker, keys, len(plan.matched) + len(plan.load_keys)):
-            return False
-        if request.join_until_us < 0:
-            own_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)
-            request.join_until_us = cell.now_us + max(1, int(own_us))
-            cell.timers.at(request.join_until_us, "join", request)
-        return cell.now_us < request.join_until_us
+    def _admit(self, request: Request) -> bool:
+        """Seats what of it can start; False: it, and so everyone behind it, must wait for room."""
+        while waiting := request.waiting_choices():
+            plan = placement.best_plan(self.cell, request)
+            if plan is None:
+                if request.live and waiting:
+                    return False
+                break
+            if placement.waits_for_join(self.cell, request, plan):
+                break
+            if not fits(plan, self.cell.policy, self.cell.history):
+                return False
+            residency.admit(self.cell, plan)
+        if not request.waiting_choices():
+            self.cell.queue.remove(request)
+        return True
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from octavo_scheduler.costs import LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
+from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix import PrefixIndex
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
@@ -18,6 +19,7 @@ class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
     __slots__ = (
+        "batch_since_us",
         "block_bytes",
         "block_tokens",
         "computing",
@@ -37,6 +39,7 @@ class Worker:
         "offload_candidates",
         "offloads_in_flight",
         "orders",
+        "pace",
         "pool",
         "preempting",
         "prefilling",
@@ -75,6 +78,8 @@ class Worker:
         self.preempting: set[int] = set()
         self.offloads_in_flight = 0
         self.costs = StepCosts(hello.calibration)
+        self.pace = Pace(policy.max_num_batched_tokens)
+        self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
         self.orders: list[Order] = []
         self.steps = 0

@@ -12,6 +12,11 @@ from enum import IntEnum
 
 from octavo.keys import block_key
 
+from octavo_scheduler.policies.account import Account
+
+QueueKey = tuple[int, ...]
+"""Where a request stands in its line: the smallest comes first."""
+
 KEY_BYTES = 32
 NO_PARENT = bytes(KEY_BYTES)
 """Stands for the parent of a chain's head where keys travel packed."""
@@ -83,6 +88,7 @@ class Sequence:
     group: tuple[Sequence, ...] = ()  # unsplit n > 1 group, leader first
     pending_keys: list[bytes] = field(default_factory=list)  # prompt keys it is computing, for others to wait on
     first_token_us: int = -1  # of this residency
+    itl_target_us: int = 0  # of its class; 0: none
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
@@ -173,6 +179,9 @@ class Request:
     holds: int = 0  # sequences and load transfers that still hold blocks
     queued: bool = False
     queue_number: int = 0
+    queue_key: QueueKey = ()
+    accounts: tuple[Account, ...] = ()  # whom its service is charged to, under fair policies
+    lost: bool = False  # waits, and can no longer meet its class's targets
     deliveries: list[Delivery] = field(default_factory=list)
     orphaned_us: int = -1
     cancel: CancelState | None = None

@@ -9,6 +9,7 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
+from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import choose_victims
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
 from octavo_scheduler.tiers import Transfer
@@ -22,7 +23,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     for block in plan.matched:
         worker.pool.share(block)
     table = plan.matched + worker.pool.take(plan.table_blocks - len(plan.matched))
-    rank = cell.number() & 0xFFFFFFFF
+    rank = cell.number()
+    prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
     cached_len = len(plan.matched) * worker.block_tokens
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
     siblings: list[Sequence] = []
@@ -52,7 +54,7 @@ def admit(cell: Cell, plan: Plan) -> None:
             sampling=request.sampling,
             seed=leader_choice.seed,
             deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
-            rank=rank,
+            rank=prefill_turn(cell.policy, request, prefill_us, cell.now_us, rank),
             max_len=request.max_len,
             request_id=request.request_id,
             traceparent=request.traceparent,
@@ -82,8 +84,11 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     )
     if not worker.sequences:
         worker.last_progress_us = cell.now_us  # an idle worker was not stuck
+        worker.batch_since_us = cell.now_us
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
+    sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
+    worker.pace.join(sequence.itl_target_us)
     worker.hungry[sequence] = None
     worker.prefilling[sequence] = None
     worker.ungranted += sequence.ungranted(worker.block_tokens)
@@ -133,6 +138,9 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
             request.cached_by_tier["hbm"] = request.cached_tokens
+        prefill_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
+        for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
+            account.charge(prefill_us)
         request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens)
         cell.fact(
             "queue",
@@ -189,7 +197,7 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
     if worker.preempting or not unmet:
         return
-    for victim in choose_victims(worker, unmet):
+    for victim in choose_victims(worker, unmet, cell.policy):
         worker.preempting.add(victim.seq)
         cell.counters["preemptions"] += 1
         request = victim.choice.request
@@ -216,6 +224,7 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     worker.prefilling.pop(sequence, None)
     worker.ungranted -= sequence.ungranted(worker.block_tokens)
     worker.preempting.discard(sequence.seq)
+    worker.pace.leave(sequence.itl_target_us)
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)

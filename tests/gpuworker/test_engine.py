@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 import pytest
 import torch
@@ -322,6 +323,16 @@ def test_first_token_finish_and_release_leave_at_once(make_rig) -> None:
     assert rig.step(force=False) == []
     (last,) = rig.step(force=False)
     assert last.steps == 2 and last.finishes and last.released
+
+
+def test_waiting_for_a_running_step_is_the_workers_wait(make_rig) -> None:
+    """An Admit that came in while a step ran: the wait counts from then, not from the boundary at which it applies."""
+    rig = make_rig(block_tokens=16)
+    rig.admit(1, prompt_of(4), max_new=1, received_ns=time.time_ns() - 300_000_000)
+    rig.admit(2, prompt_of(4), max_new=1)
+    (report,) = rig.step()
+    late, prompt = report.first_tokens
+    assert late.wait_us >= 300_000 > prompt.wait_us
 
 
 def test_merging_ends_with_its_time(make_rig, monkeypatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from octavo.packing import pack_keys, pack_u32, unpack_u32
 from octavo.v1 import worker_pb2 as pb
@@ -69,7 +71,10 @@ def test_admit_whole() -> None:
         Sampling(0.5, 0.25, 3, 0.125, 1.0, 2.0, 1.5, ((7, 2.5),), frozenset({2, 3}), 4, 5),
         2**64 - 1, 99, 8, 6, 16, 7, (SiblingOrder(3, 4, 5, [9, 10]),), "00-x", "r",
     )  # fmt: skip
-    assert read(pb.Order(admit=message)) == [expected]
+    before_ns = time.time_ns()
+    (order,) = read(pb.Order(admit=message))
+    assert order == expected
+    assert isinstance(order, AdmitOrder) and before_ns <= order.received_ns <= time.time_ns()
 
 
 def test_unset_sampling_fields_are_off() -> None:

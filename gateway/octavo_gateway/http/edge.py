@@ -33,7 +33,7 @@ class CallHeaders:
         params.priority = self.priority
         params.slo_class = self.slo_class
         params.deadline_ms = self.deadline_ms
-        params.cache_off = self.cache_off
+        params.cache_off |= self.cache_off
         return params
 
 

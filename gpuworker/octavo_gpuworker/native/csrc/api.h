@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#define OCTAVO_ABI 1
+#define OCTAVO_ABI 2
 #define OCTAVO_API extern "C" __attribute__((visibility("default")))
 
 enum OctavoFormat : int32_t { OCTAVO_BF16 = 0, OCTAVO_INT8 = 1, OCTAVO_INT4 = 2 };
@@ -85,7 +85,8 @@ OCTAVO_API int32_t octavo_step(OctavoModel *, const OctavoBatch *, char *error, 
 OCTAVO_API void octavo_destroy(OctavoModel *);
 OCTAVO_API int32_t octavo_isa_of(const OctavoModel *);
 // Sampling alone, for tests and for logits that another backend made: logits [R, vocab].
-OCTAVO_API int32_t octavo_sample(const OctavoBatch *, const float *logits, int32_t vocab, char *error, int64_t error_size);
+OCTAVO_API int32_t octavo_sample(const OctavoBatch *, const float *logits, int32_t vocab, int32_t isa, char *error,
+                                 int64_t error_size);
 // Packs rows [0, rows) of a float32 matrix [rows, depth] into columns column0.. of a panelled matrix. -2: a value that int8 (not
 // finite) or int4 (not finite, or a scale beyond float16) cannot keep.
 OCTAVO_API int64_t octavo_packed_bytes(int32_t format, int64_t columns, int64_t depth);

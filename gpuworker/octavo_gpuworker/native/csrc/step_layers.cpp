@@ -197,8 +197,8 @@ void Step::sample(int row, Thread &thread) {
     batch_.out_tokens[row] = finite ? static_cast<int32_t>(token) : -1;
     if (!finite || plain_[row]) return;
     const float *logits = batch_.out_logits ? batch_.out_logits : logits_.get();
-    float *work = thread.scratch.ensure(3LL * config_.vocab + 64);
-    sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, work);
+    sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, static_cast<int32_t>(token),
+               isa_, thread.scratch.ensure(sampling_work(config_.vocab)));
 }
 
 }  // namespace octavo
