@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import xxhash
+from octavo_kvstore.block import Block
 from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.forms import INT8
 from octavo_kvstore.codecs.samples import sample_payload
@@ -16,7 +17,6 @@ from octavo_kvstore.codecs.shape import PayloadShape
 from octavo_kvstore.peers.book import FIRST_PAUSE_S, MAX_PAUSE_S, Peer, PeerBook
 from octavo_kvstore.peers.pieces import WINDOW_BYTES, Ask, PeerFailed, Piece, RecordHead
 from octavo_kvstore.testing import LAYOUT, is_right, key_of, make_block
-from octavo_kvstore.tier import Block
 from octavo_kvstore.tiers.remote import RESUMES, RemoteTier, Source
 
 STALL_S = 0.1
@@ -32,7 +32,7 @@ def pieces_of(blocks: list[Block], ask: Ask, size: int) -> list[Piece]:
         if block is None:
             return [*sent, Piece(index, 0, b"", 0, None, True)]
         data = bytes(block.payload)
-        head = RecordHead(block.parent, "raw", len(data), block.checksum, len(data), block.checksum, None, False)
+        head = RecordHead(block.parent, "raw", len(data), block.checksum, len(data), block.checksum, None, block.meta)
         start = ask.offset if not index and ask.record_checksum == block.checksum else 0
         for offset in range(start, len(data), size):
             part = data[offset : offset + size]
@@ -235,7 +235,16 @@ async def test_whatever_a_peer_does_wrong_is_a_miss(wrong: Callable[[list[Piece]
 def coded(block: Block, lossy_before: bool = False) -> Mangle:
     record = INT8.encode(bytes(block.payload), SHAPE) or b""
     sum_ = xxhash.xxh3_64_intdigest(record)
-    head = RecordHead(b"", "int8", len(record), sum_, SHAPE.payload_bytes, block.checksum, SHAPE, lossy_before)
+    head = RecordHead(
+        b"",
+        "int8",
+        len(record),
+        sum_,
+        SHAPE.payload_bytes,
+        block.checksum,
+        SHAPE,
+        replace(block.meta, lossy=lossy_before),
+    )
     piece = Piece(0, 0, record, sum_, head, False)
     return lambda number, pieces: [piece, Piece(1, 0, b"", 0, None, True)]
 
@@ -246,7 +255,7 @@ async def test_a_coded_block_is_decoded_and_marked() -> None:
     world = World(far=FakePeer([block], coded(block)))
     (got,) = await world.fetch(range(1))
     assert got.payload == INT8.decode(INT8.encode(payload, SHAPE) or b"", SHAPE)
-    assert got.is_intact() and got.payload != payload
+    assert got.is_intact() and got.payload != payload and got.meta.lossy
     assert await world.fetch(range(1), exact=True) == [], "and never given where exactness is asked for"
 
 

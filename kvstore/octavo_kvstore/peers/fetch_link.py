@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from octavo.v1 import kvstore_pb2_grpc
 
 from octavo_kvstore.peers import shape_wire
 from octavo_kvstore.peers.pieces import WINDOW_BYTES, Ask, PeerFailed, Piece, RecordHead
+from octavo_kvstore.wire import meta_from
 
 _BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, ConnectionError, asyncio.InvalidStateError)
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 - missing in grpc-stubs
@@ -101,7 +103,7 @@ def _piece(message: pb.FetchResponse) -> Piece:
             payload_bytes=given.payload_bytes,
             payload_checksum=given.payload_checksum,
             shape=shape,
-            lossy=given.lossy,
+            meta=meta_from(given.meta, time.time()),
         )
     return Piece(message.index, message.offset, message.data, message.checksum, head, message.end)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from octavo_kvstore.block import BlockMeta
 from octavo_kvstore.codecs.shape import PayloadShape
 
 PIECE_BYTES = 512 * 2**10
@@ -31,7 +32,7 @@ class RecordHead:
     payload_checksum: int
     """Of the payload that was coded; a lossy form gives another one back."""
     shape: PayloadShape | None
-    lossy: bool
+    meta: BlockMeta
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
@@ -14,13 +15,15 @@ from octavo.packing import unpack_keys
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
+from octavo_kvstore.block import KEY_BYTES, LAYOUT_BYTES, Block
 from octavo_kvstore.codecs.choice import Chooser
-from octavo_kvstore.codecs.forms import BY_NAME, LADDERS
+from octavo_kvstore.codecs.forms import BY_NAME, LADDERS, RAW, Form
+from octavo_kvstore.codecs.shape import PayloadShape
 from octavo_kvstore.codecs.shapes import ShapeTable
 from octavo_kvstore.peers import shape_wire
 from octavo_kvstore.peers.pieces import PIECE_BYTES
 from octavo_kvstore.store import Store
-from octavo_kvstore.tier import KEY_BYTES, LAYOUT_BYTES, Block
+from octavo_kvstore.wire import meta_to
 
 MAX_FETCHES = 16
 """At once; another one is refused, which is a miss to its caller."""
@@ -143,33 +146,33 @@ class PeerServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
 
     def _record(self, key: bytes, ask: pb.FetchOpen, wanted: str) -> _Record | None:
         """In a thread: one block from this host's own tiers, coded for the caller's link; None is a miss."""
-        found = self._store.get(key, ask.layout)
+        found = self._store.get(key, ask.layout, exact=ask.exact)
         if found is None:
             return None
-        block = found.block
+        block, payload = found.block, bytes(found.block.payload)
         told = self._shapes.get(ask.layout)
         shape = told.shape if told else None
-        exact = ask.exact or bool(told and told.exact)
+        exact = ask.exact or bool(told and told.exact) or block.meta.lossy  # quantized once at most
         form, data = None, None
-        if wanted in BY_NAME and shape is not None and len(block.payload) == shape.payload_bytes:
+        if wanted in BY_NAME and shape is not None and len(payload) == shape.payload_bytes:
             form = BY_NAME[wanted]  # to go on with a record, it must be the same bytes
-            data = None if exact and form.lossy else form.encode(block.payload, shape)
+            data = None if exact and form.lossy else form.encode(payload, shape)
         if data is None or form is None:
             chooser = self._choosers.setdefault(ask.codec, Chooser(ask.codec))
-            form, data = chooser.encode(block.payload, shape, exact=exact, link_bytes_per_s=ask.link_bytes_per_s)
-        return _Record(_head(block, form.name, data, shape), data)
+            form, data = chooser.encode(payload, shape, exact=exact, link_bytes_per_s=ask.link_bytes_per_s)
+        return _Record(_head(block, form, data, shape), data)
 
 
-def _head(block: Block, form: str, data: bytes, shape: Any) -> pb.FetchHead:
-    raw = data is block.payload
+def _head(block: Block, form: Form, data: bytes, shape: PayloadShape | None) -> pb.FetchHead:
     return pb.FetchHead(
         parent=block.parent,
-        form=form,
+        form=form.name,
         record_bytes=len(data),
-        record_checksum=block.checksum if raw else xxhash.xxh3_64_intdigest(data),
+        record_checksum=block.checksum if form is RAW else xxhash.xxh3_64_intdigest(data),
         payload_bytes=len(block.payload),
         payload_checksum=block.checksum,
         shape=shape_wire.write_shape(shape),
+        meta=meta_to(replace(block.meta, pinned=False), time.time()),  # a pin is of this host alone
     )
 
 

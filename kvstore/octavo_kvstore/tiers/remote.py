@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
+from octavo_kvstore.block import Block
 from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.forms import BY_NAME, RAW
 from octavo_kvstore.peers.book import Dial, Peer, PeerBook
 from octavo_kvstore.peers.pieces import Ask, PeerFailed, RecordHead
 from octavo_kvstore.peers.receiver import Partial, PeerSilent, PieceCorrupt, Receiver
-from octavo_kvstore.tier import Block
 
 NAME = "remote"
 STALL_S = 0.4
@@ -121,7 +121,9 @@ class RemoteTier:
                 best, best_end = peer, end
         return best, best_end
 
-    async def _from_peer(self, peer: Peer, keys: Sequence[bytes], layout: bytes, exact: bool) -> AsyncGenerator[Block, None]:
+    async def _from_peer(
+        self, peer: Peer, keys: Sequence[bytes], layout: bytes, exact: bool
+    ) -> AsyncGenerator[Block, None]:
         """Blocks of one peer, taken up again where a stream broke; stops at its first miss, or when it has failed."""
         at, partial = 0, Partial()
         for attempt in range(1 + RESUMES):
@@ -163,7 +165,7 @@ class RemoteTier:
         form = BY_NAME.get(head.form)
         if form is None or (form is not RAW and head.shape is None):
             raise PeerFailed(f"a record came in the form {head.form!r}, which cannot be decoded here")
-        lossy = head.lossy or form.lossy
+        lossy = head.meta.lossy or form.lossy
         if lossy and exact:
             raise PeerFailed("a lossy block came where exactness was asked for")
         payload, checksum = record, head.record_checksum
@@ -175,4 +177,4 @@ class RemoteTier:
             checksum = xxhash.xxh3_64_intdigest(payload)
         if len(payload) != head.payload_bytes or (not form.lossy and checksum != head.payload_checksum):
             raise PieceCorrupt("a payload lacks its checksum")
-        return Block(key, head.parent, layout, checksum, payload)
+        return Block(key, head.parent, layout, checksum, payload, replace(head.meta, lossy=lossy))

@@ -216,16 +216,24 @@ class Stop(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Offload(_message.Message):
-    __slots__ = ("xfer_id", "block_ids", "keys", "parents")
+    __slots__ = ("xfer_id", "block_ids", "keys", "parents", "namespaces", "ttl_us", "priorities", "recompute_us")
     XFER_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    TTL_US_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     xfer_id: int
     block_ids: bytes
     keys: bytes
     parents: bytes
-    def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ...) -> None: ...
+    namespaces: bytes
+    ttl_us: _containers.RepeatedScalarFieldContainer[int]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    recompute_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., namespaces: _Optional[bytes] = ..., ttl_us: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., recompute_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("xfer_id", "keys", "block_ids", "limit_us", "sources")
