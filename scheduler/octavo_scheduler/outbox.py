@@ -65,6 +65,8 @@ class Update:
     cancel: CancelAnswer | None = None
     pause: str | None = None  # keep, offload, drop, later; empty: unknown request
     attempt: int = 1
+    max_tokens: int = 0
+    degraded: str = ""
 
 
 def collect(cell: Cell, gateway: Gateway, max_tokens: int = MAX_TOKENS_PER_MESSAGE) -> list[Update]:
@@ -106,6 +108,7 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
         delivery.accepted_sent = True
         update.accepted = True
         update.attempt = request.attempts
+        update.max_tokens, update.degraded = request.max_tokens, request.degraded
         if delivery.attached:
             update.attached_to = request
             left -= len(request.prompt)

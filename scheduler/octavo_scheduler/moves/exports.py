@@ -50,7 +50,7 @@ def order_exports(
             worker.pool.hold_transfer(block)
         transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us, purpose=purpose, request=request)
         worker.transfers[transfer.xfer_id] = transfer
-        worker.orders.append(Offload(transfer.xfer_id, blocks, keys, parents))
+        transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
         request.holds += 1
         ordered.append(transfer)
     if ordered:

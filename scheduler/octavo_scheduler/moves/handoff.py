@@ -136,11 +136,11 @@ def preload(cell: Cell, request: Request) -> None:
         target.pool.hold_transfer(block)
         target.pool.drop(block)
     transfer = Transfer(cell.number(), "load", blocks, keys, cell.now_us, purpose="handoff", request=request)
-    transfer.handoff = handoff
+    transfer.handoff, transfer.base_blocks = handoff, handoff.preloaded - len(keys)
     handoff.preloads += 1
     request.holds += 1
     target.transfers[transfer.xfer_id] = transfer
-    target.orders.append(Load(transfer.xfer_id, keys, blocks, cell.policy.load_limit_us))
+    transfer.order_number = target.order(Load(transfer.xfer_id, keys, blocks, cell.policy.load_limit_us))
     cell.touched[target] = None
     cell.counters["loads_started"] += 1
 

@@ -55,7 +55,9 @@ def offer(
         plan = plan_on(source)
         table = max(len(plan.matched) + len(plan.load_keys), blocks_for(choice.length, source.block_tokens))
         need = plan.free_needed - (plan.table_blocks - table)
-        plan = replace(plan, table_blocks=table, shared_blocks=table, free_needed=need, growth=0, target=target)
+        plan = replace(
+            plan, table_blocks=table, shared_blocks=table, free_needed=need, growth=0, worst=0, target=target
+        )
         cost_us = first_token_us(cell, plan)
         if best is None or cost_us < best[0]:
             best = cost_us, plan

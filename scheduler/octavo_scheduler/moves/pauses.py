@@ -108,10 +108,10 @@ def _carry_out(cell: Cell, pause: Pause, decision: Decision) -> None:
     directory = answering(cell, worker)
     if decision == "offload" and directory is not None:
         _copy_out(cell, pause, blocks, directory)
-    for block in reversed(blocks):
-        if decision == "drop":
+    if decision == "drop":
+        for block in blocks:
             worker.offload_candidates.pop(block, None)
-        worker.pool.demote(block)
+    worker.index.sink(pause.keys)
 
 
 def _copy_out(cell: Cell, pause: Pause, blocks: list[int], directory: Directory) -> None:
@@ -130,7 +130,7 @@ def _let_go(cell: Cell, pause: Pause) -> int:
     """Its kept blocks are cached from now on; returns how many nobody else holds."""
     kept, pause.kept = pause.kept, []
     pause.worker.kept.pop(pause, None)
-    freed = sum([pause.worker.pool.drop(block) for block in reversed(kept)])
+    freed = pause.worker.pool.drop_all(reversed(kept))
     cell.admission_due = cell.admission_due or bool(freed)
     return freed
 

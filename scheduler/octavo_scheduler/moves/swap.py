@@ -30,14 +30,15 @@ def swap_us(worker: Worker, sequence: Sequence, kept: int, directory: Directory 
     return back_us + (worker.link.predict_us(lacking * worker.block_bytes) if lacking else 0.0)
 
 
-def swap_out(cell: Cell, worker: Worker, sequence: Sequence) -> None:
-    """The victim was released: its full blocks that the kvstore lacks go there, held until they are away."""
+def swap_out(cell: Cell, worker: Worker, sequence: Sequence) -> int:
+    """The victim was released: its full blocks that the kvstore lacks go there, held until they are away; how many."""
     directory = answering(cell, worker)
     if directory is None:
-        return  # the kvstore was lost meanwhile: what stays cached is all there is
+        return 0  # the kvstore was lost meanwhile: what stays cached is all there is
     size = worker.block_tokens
     full = sequence.computed_len // size
     items = items_of(sequence.choice, sequence.blocks, 0, full, size)
     lacking = [item for item in items if item[1] not in directory]
     order_exports(cell, worker, sequence.choice.request, lacking, "swap")
     cell.counters["swapped_blocks"] += len(lacking)
+    return len(lacking)
