@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Literal
 
 from octavo_scheduler.fleet import Fleet, Worker
@@ -64,6 +64,7 @@ PREDICTED = ("ttft", "start", "e2e")
 """What is predicted and held against what happens: at the door, at the admission, at the door for the whole request."""
 
 SWEEP_FIRST = 1024
+MAX_TENANTS_ABOUT = 4096
 
 TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover"]
 
@@ -132,6 +133,7 @@ class Cell:
         "start_correction",
         "started_us",
         "tenants",
+        "tenants_about",
         "timers",
         "touched",
         "wait_correction",
@@ -154,6 +156,7 @@ class Cell:
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
         self.admission_due = False
@@ -175,6 +178,13 @@ class Cell:
         """Bound of the gaps between the tokens of a class; 0: none."""
         target = self.classes.get(slo_class)
         return int(target.itl_p99_ms * 1000) if target is not None else 0
+
+    def tenant_asked(self, tenant: str) -> None:
+        """Notes that the tenant is about."""
+        self.tenants_about[tenant] = self.now_us
+        self.tenants_about.move_to_end(tenant)
+        if len(self.tenants_about) > MAX_TENANTS_ABOUT:
+            self.tenants_about.popitem(last=False)
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""

@@ -36,6 +36,7 @@ from octavo_scheduler.limits import hopeless, memory
 from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
+from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
@@ -231,11 +232,16 @@ class Core:
                     self._admit(request, jam)
                 if jam.total:
                     return
+                if jam.holds_tenant(request):
+                    turn.pass_tenant()
 
     def _admit(self, request: Request, jam: Jam) -> None:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if has_its_share(cell, request):
+                jam.hold_tenant(request)
+                break
             plan = placement.best_plan(cell, request)
             if plan is None:
                 if request.live and waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 from octavo_scheduler.costs import LinkCosts, StepCosts
@@ -40,6 +40,7 @@ class Worker:
         "last_report_us",
         "link",
         "max_seqs",
+        "of_tenant",
         "offload_candidates",
         "offloads_in_flight",
         "orders",
@@ -76,6 +77,7 @@ class Worker:
         self.slots: list[Sequence | None] = [None] * self.max_seqs
         self.free_slots = list(range(self.max_seqs - 1, -1, -1))
         self.sequences: dict[int, Sequence] = {}
+        self.of_tenant: Counter[str] = Counter()  # sequences
         self.transfers: dict[int, Transfer] = {}
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}

@@ -2,7 +2,8 @@
 
 The turn is a virtual time: admission plus STRETCH x the predicted prefill. A prompt that comes later goes first when it is
 so much shorter that its virtual time is smaller; one that waits is overtaken only by those admitted within STRETCH times
-its own prefill after it. The number never changes, so `compose` sorts by it and no Update is needed. `fcfs` has stretch 0.
+its own prefill after it. The number never changes, so `compose` sorts by it and no Update is needed. `fcfs` has stretch 0; under fair
+policies it grows with what the tenant runs on the worker already, so that a flood's prefills do not stand before a newcomer's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Request
 
 STRETCH = 2.0
+MAX_BESIDE = 15
 URGENT_US = 10 * SECOND_US
 """What one step of priority is worth, under the policies that go by priority."""
 MAX_PRIORITY = 1000
@@ -18,12 +20,13 @@ _NUMBERS = 1 << 12
 _BASE_US = (MAX_PRIORITY + 1) * URGENT_US
 
 
-def prefill_turn(policy: Policy, request: Request, prefill_us: float, now_us: int, number: int) -> int:
-    """The `rank` of an Admit, below 2^64; `number` decides between equal virtual times."""
+def prefill_turn(policy: Policy, request: Request, prefill_us: float, beside: int, now_us: int, number: int) -> int:
+    """The `rank` of an Admit, below 2^64. The tenant runs `beside` others there; `number` decides between equal times."""
     order = policy.order_of(request.slo_class)
     virtual_us = _BASE_US + now_us
     if order != "fcfs":
-        virtual_us += int(STRETCH * prefill_us)
+        stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in ("fair", "slo-fair") else STRETCH
+        virtual_us += int(stretch * prefill_us)
     if order in ("priority", "slo"):  # under fair policies a tenant's urgency is no claim on the others' time
         virtual_us -= max(-MAX_PRIORITY, min(MAX_PRIORITY, request.priority)) * URGENT_US
     return virtual_us * _NUMBERS + number % _NUMBERS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from octavo_scheduler.policies.turns import MAX_PRIORITY, STRETCH, prefill_turn
 from octavo_scheduler.policy import Policy
-from octavo_scheduler.simulate.worker import SimulatedWorker  # noqa: F401  (the ranks travel to it)
 
 from tests.scheduler.policies.scenes import policy_of, request
 from tests.scheduler.simulate.scenes import ROUND, row, run
@@ -14,13 +13,20 @@ MS = 1000
 
 
 def turn(policy: Policy, prefill_ms: float, at_ms: float, number: int = 0, **options: object) -> int:
-    return prefill_turn(policy, request("r", **options), prefill_ms * MS, int(at_ms * MS), number)  # type: ignore[arg-type]
+    beside = int(options.pop("beside", 0))  # type: ignore[call-overload]
+    return prefill_turn(policy, request("r", **options), prefill_ms * MS, beside, int(at_ms * MS), number)  # type: ignore[arg-type]
 
 
 def test_a_short_prompt_passes_a_long_one_until_that_has_waited_its_share() -> None:
     policy = policy_of("slo-fair")
     long = turn(policy, 1000, 0)
     assert turn(policy, 10, STRETCH * 990 - 1) < long < turn(policy, 10, STRETCH * 990 + 1)
+
+
+def test_a_tenant_that_runs_much_lets_a_newcomers_prefill_pass() -> None:
+    for order, passes in (("fair", True), ("slo-fair", True), ("sjf", False), ("fcfs", False)):
+        policy = policy_of(order)
+        assert (turn(policy, 100, 90, 2) < turn(policy, 100, 0, 1, beside=7)) == passes, order
 
 
 def test_first_come_first_served_means_prefills_too() -> None:
