@@ -72,6 +72,7 @@ class SimulatedWorker:
     """One worker on the cell's clock. The loop calls `boundary` whenever a step ends or a wake-up is due."""
 
     __slots__ = (
+        "_applied",
         "_by_seq",
         "_by_slot",
         "_flush",
@@ -108,6 +109,7 @@ class SimulatedWorker:
         self.busy_us = 0.0
         self.wake_us = 0  # when the loop is to call boundary next
         self.tokens_of: list[str] = []  # request of each slot of the report at hand, as its `slots`
+        self._applied = 0
         self._by_seq: dict[int, SimSequence] = {}
         self._by_slot: dict[int, SimSequence] = {}
         self._transfers: list[tuple[int, int, Load | Offload]] = []  # heap of (ends_us, xfer_id, order)
@@ -154,7 +156,9 @@ class SimulatedWorker:
             if self._flush or now_us - self._since_us >= MERGE_US:
                 leaving.append(self._take(now_us))
         while self.inbox and self.inbox[0][0] <= now_us:
-            for order in self.inbox.popleft()[1]:
+            orders = self.inbox.popleft()[1]
+            self._applied += len(orders)
+            for order in orders:
                 self._apply(order, now_us)
         while self._transfers and self._transfers[0][0] <= now_us:
             self._end_transfer(heapq.heappop(self._transfers)[2])
@@ -301,6 +305,7 @@ class SimulatedWorker:
             self._last_live_us = now_us
             report.live_seqs = list(self._by_seq)
             report.live_transfers = [xfer_id for _ends, xfer_id, _order in self._transfers]
+            report.orders_applied = self._applied
         self._last_report_us = now_us
         self._report = Reported(0, self.epoch)
         self.tokens_of = []
