@@ -112,6 +112,7 @@ class Cell:
 
     __slots__ = (
         "admission_due",
+        "busy_correction",
         "classes",
         "counters",
         "drain",
@@ -148,7 +149,7 @@ class Cell:
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()
-        self.wait_correction, self.start_correction = Correction(), Correction()
+        self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
