@@ -105,6 +105,7 @@ class LoadOrder:
 class LabelOrder:
     blocks: list[int]
     keys: list[bytes]
+    parents: list[bytes]  # zeros: the head of a chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,16 @@ class PolicyOrder:
     max_seqs: int
 
 
-Order = AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An order of a kind that this worker has no use for: it changes nothing and counts as applied."""
+
+    kind: str
+
+
+Order = (
+    AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder | PassedOver
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +204,4 @@ class Report:
     live_transfers: list[int] | None = None
     failed_allocations: int = 0
     """Steps that did not run for lack of memory."""
+    orders_applied: int = 0

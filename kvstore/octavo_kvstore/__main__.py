@@ -14,14 +14,18 @@ from octavo.rpc.host import Host, run_service
 from octavo.v1 import kvstore_pb2, kvstore_pb2_grpc
 
 from octavo_kvstore.announce import Announcer, Identity
+from octavo_kvstore.limits import limits_of
 from octavo_kvstore.metrics import StoreCollector
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.service import KvStoreServicer
 from octavo_kvstore.store import Store
-from octavo_kvstore.tiers.dram import DramTier
-from octavo_kvstore.tiers.nvme import NvmeTier
+from octavo_kvstore.tiers.heap import HeapTier
+from octavo_kvstore.tiers.lmdb_values import LmdbTier
+from octavo_kvstore.tiers.slab import SlabTier
 
 PIN_EXPIRY_S = 0.5
+SWEEP_S = 5.0
+PIN_FILE = "pins.bin"
 
 
 def open_store(manifest: Manifest, run_dir: Path) -> Store:
@@ -29,12 +33,18 @@ def open_store(manifest: Manifest, run_dir: Path) -> Store:
 
     Raises OctavoError when the NVMe folder cannot be used.
     """
-    cache, pins = manifest.cache, PinTable()
-    dram = DramTier(cache.dram_bytes, pins.is_pinned) if "dram" in cache.tiers and cache.dram_bytes else None
+    cache = manifest.cache
+    secret = manifest.deployment.secret.encode()
+    folder = Path(cache.nvme_path) if cache.nvme_path else run_dir / "nvme"
+    has_nvme = "nvme" in cache.tiers and cache.nvme_bytes > 0
+    pins = PinTable(folder / PIN_FILE if has_nvme else None)
+    dram = None
+    if "dram" in cache.tiers and cache.dram_bytes:
+        dram = HeapTier(cache.dram_bytes, pins.is_pinned, limits_of(cache, secret, "dram"))
     nvme = None
-    if "nvme" in cache.tiers and cache.nvme_bytes:
-        folder = Path(cache.nvme_path) if cache.nvme_path else run_dir / "nvme"
-        nvme = NvmeTier(folder, cache.nvme_bytes, pins.is_pinned)
+    if has_nvme:
+        backend = SlabTier if cache.nvme_backend == "slab" else LmdbTier
+        nvme = backend(folder, cache.nvme_bytes, pins.is_pinned, limits=limits_of(cache, secret, "nvme"))
     return Store(dram, nvme, pins, manifest.kvstore.write_behind_bytes)
 
 
@@ -58,6 +68,7 @@ async def setup(host: Host) -> None:
         identity = Identity(identity.store_id, identity.boot_id, address)
         host.spawn(Announcer(store, identity, settings.scheduler, open_channel).run(), "announce")
     host.spawn(_expire_pins(store), "pins")
+    host.spawn(_sweep(store), "sweep")
     host.log.info("listening on %s", address)
     host.set_state("serving")
 
@@ -66,6 +77,12 @@ async def _expire_pins(store: Store) -> None:
     while True:
         await asyncio.sleep(PIN_EXPIRY_S)
         store.expire_pins()
+
+
+async def _sweep(store: Store) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        await asyncio.to_thread(store.sweep)
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ TIERS: Final = (
     Instrument(PREFIX + "tier_misses", "counter", "Blocks not found, or not intact.", _TIER),
     Instrument(PREFIX + "tier_corrupt", "counter", "Records that failed their check and were forgotten.", _TIER),
     Instrument(PREFIX + "tier_evicted", "counter", "Blocks evicted because the tier was full.", _TIER),
+    Instrument(PREFIX + "tier_expired", "counter", "Blocks deleted because their time was over.", _TIER),
     Instrument(PREFIX + "tier_refused", "counter", "Blocks for which no room could be made.", _TIER),
 )
 """One figure per tier, named as the fields of TierStats."""
@@ -24,6 +25,7 @@ TIERS: Final = (
 STORE: Final = (
     Instrument(PREFIX + "held_keys", "gauge", "Blocks held in any tier."),
     Instrument(PREFIX + "leases", "gauge", "Transfers that pin blocks."),
+    Instrument(PREFIX + "pinned_keys", "gauge", "Keys pinned until somebody lets them go."),
     Instrument(PREFIX + "write_behind_bytes", "gauge", "Payload bytes waiting for the NVMe tier."),
     Instrument(PREFIX + "events", "counter", "Changes of what is held, as told to the scheduler."),
     Instrument(PREFIX + "corrupt_puts", "counter", "Blocks refused because their payload lacked its checksum."),
@@ -33,6 +35,7 @@ STORE: Final = (
     ),
     Instrument(PREFIX + "write_behind_refused", "counter", "Blocks that the NVMe tier did not take."),
     Instrument(PREFIX + "promotions", "counter", "Blocks lifted into DRAM by a read from below."),
+    Instrument(PREFIX + "prefetched", "counter", "Blocks lifted into DRAM for a request that still waited."),
     Instrument(PREFIX + "demotions", "counter", "Blocks that left DRAM and are still held below."),
 )
 """Figures of the store as a whole, named as in `Store.counters`."""

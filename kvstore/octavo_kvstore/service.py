@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -12,8 +13,12 @@ from octavo.packing import unpack_keys
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
+from octavo_kvstore.block import KEY_BYTES, LAYOUT_BYTES, NAMESPACE_BYTES, Block
+from octavo_kvstore.index import Clock
 from octavo_kvstore.store import Found, Store
-from octavo_kvstore.tier import KEY_BYTES, LAYOUT_BYTES, Block, Put
+from octavo_kvstore.tier import Put
+from octavo_kvstore.watching import watch_blocks
+from octavo_kvstore.wire import get_response, meta_from
 
 READ_AHEAD_BYTES = 2 * 2**20
 """How many payload bytes one trip to the thread pool may fetch for a Get."""
@@ -29,8 +34,9 @@ T = TypeVar("T")
 class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
     """Answers for one store. Malformed fields get INVALID_ARGUMENT; missing blocks are never an error."""
 
-    def __init__(self, store: Store, store_id: str, boot_id: str) -> None:
+    def __init__(self, store: Store, store_id: str, boot_id: str, clock_s: Clock = time.time) -> None:
         self._store = store
+        self._clock_s = clock_s
         self._store_id = store_id
         self._boot_id = boot_id
         self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="kvstore-disk")
@@ -56,8 +62,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
         while at < len(keys):
             found, ended = await self._off_loop(self._fetch, keys, at, request.layout)
             for item in found:
-                block = item.block
-                yield pb.GetResponse(key=block.key, payload=block.payload, checksum=block.checksum, tier=item.tier)
+                yield get_response(item, self._clock_s())
             at += len(found)
             if ended:
                 break
@@ -81,7 +86,8 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
         chain: list[bytes] = []
         async for request in request_iterator:
             await _check_put(request, context)
-            block = Block(request.key, request.parent, request.layout, request.checksum, request.payload)
+            meta = meta_from(request.meta, self._clock_s())
+            block = Block(request.key, request.parent, request.layout, request.checksum, request.payload, meta)
             if len(block.payload) > MAX_PAYLOAD_BYTES:
                 counts[Put.REFUSED] += 1
                 continue
@@ -97,8 +103,22 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
         keys = await _keys(request.keys, context)
+        await _namespace(request.namespace, context)
         deleted = await self._off_loop(lambda: sum(self._store.delete(key) for key in keys))
+        if request.namespace:
+            deleted += await self._off_loop(self._store.delete_namespace, request.namespace)
         return pb.DeleteResponse(deleted=deleted)
+
+    async def SetPinned(self, request: pb.SetPinnedRequest, context: Context) -> pb.SetPinnedResponse:
+        keys = await _keys(request.keys, context)
+        held = await self._off_loop(lambda: self._store.set_pinned(keys, pinned=request.pinned))
+        return pb.SetPinnedResponse(held=held)
+
+    async def WatchBlocks(
+        self, request: pb.WatchBlocksRequest, context: Context
+    ) -> AsyncIterator[pb.WatchBlocksResponse]:
+        async for response in watch_blocks(self._store, self._store_id):
+            yield response
 
     async def GetStats(self, request: pb.GetStatsRequest, context: Context) -> pb.GetStatsResponse:
         tiers = [
@@ -137,6 +157,13 @@ async def _layout(layout: bytes, context: Context) -> None:
         )
 
 
+async def _namespace(namespace: bytes, context: Context) -> None:
+    if len(namespace) not in (0, NAMESPACE_BYTES):
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"namespace: {len(namespace)} bytes; give {NAMESPACE_BYTES}, or none"
+        )
+
+
 async def _check_put(request: pb.PutRequest, context: Context) -> None:
     if len(request.key) != KEY_BYTES:
         await context.abort(
@@ -148,3 +175,4 @@ async def _check_put(request: pb.PutRequest, context: Context) -> None:
             f"parent: {len(request.parent)} bytes; give a {KEY_BYTES}-byte key, or none for the head of a chain",
         )
     await _layout(request.layout, context)
+    await _namespace(request.meta.namespace, context)

@@ -7,7 +7,7 @@ import random
 
 import xxhash
 
-from octavo_kvstore.tier import Block
+from octavo_kvstore.block import PLAIN, Block, BlockMeta
 
 LAYOUT = hashlib.sha256(b"layout").digest()
 OTHER_LAYOUT = hashlib.sha256(b"other layout").digest()
@@ -23,12 +23,14 @@ def payload_of(key: bytes, size: int) -> bytes:
     return random.Random(key).randbytes(size)
 
 
-def make_block(number: int, size: int = 3000, parent: int | None = None, layout: bytes = LAYOUT) -> Block:
+def make_block(
+    number: int, size: int = 3000, parent: int | None = None, layout: bytes = LAYOUT, meta: BlockMeta = PLAIN
+) -> Block:
     """Test block `number`; the parent is another number."""
     key = key_of(number)
     payload = payload_of(key + layout, size)
     head = b"" if parent is None else key_of(parent)
-    return Block(key, head, layout, xxhash.xxh3_64_intdigest(payload), payload)
+    return Block(key, head, layout, xxhash.xxh3_64_intdigest(payload), payload, meta)
 
 
 def is_right(block: Block) -> bool:

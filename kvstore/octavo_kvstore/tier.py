@@ -6,36 +6,14 @@
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Generic
 
-import xxhash
-
-KEY_BYTES = 32
-LAYOUT_BYTES = 32
-
-IsPinned = Callable[[bytes], bool]
-"""Asked before a key is evicted; must not call back into the tier."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One KV block: all layers of kv_block_tokens tokens, contiguous."""
-
-    key: bytes
-    """32 bytes."""
-    parent: bytes
-    """32 bytes, or empty for the head of a chain."""
-    layout: bytes
-    """32-byte layout fingerprint; a reader that expects another one gets a miss."""
-    checksum: int
-    """xxh3-64 of the payload, from the worker that computed it."""
-    payload: bytes
-
-    def is_intact(self) -> bool:
-        """Whether the payload still has its checksum."""
-        return xxhash.xxh3_64_intdigest(self.payload) == self.checksum
+from octavo_kvstore.block import Block, BlockMeta, check_key
+from octavo_kvstore.index import Place, TierIndex
 
 
 class Put(Enum):
@@ -59,6 +37,7 @@ class TierStats:
     corrupt: int
     evicted: int
     refused: int
+    expired: int = 0
 
 
 class Tier(abc.ABC):
@@ -77,7 +56,7 @@ class Tier(abc.ABC):
         """Stores blocks, all in one commit where the medium has commits.
 
         Returns the outcome of each block, and the keys that were evicted for them. A key that is held under the same
-        layout is KNOWN and left as it is; under another layout it is replaced. REFUSED leaves the tier without the
+        layout is KNOWN, and only its meta data is merged; under another layout it is replaced. REFUSED leaves the tier without the
         block: too large, nothing left that may be evicted, or the medium failed. Payloads are kept, not copied, by
         tiers in memory: do not mutate them.
         """
@@ -94,6 +73,15 @@ class Tier(abc.ABC):
         A record that fails its check is forgotten at once and counted in `corrupt`; it is never returned.
         """
 
+    def read_into(self, key: bytes, layout: bytes, room: memoryview) -> Block | None:
+        """`get` whose payload lies in `room` (of at least its length) when it is a hit; whole pages of `room` may be written."""
+        block = self.get(key, layout)
+        if block is None or len(block.payload) > len(room):
+            return None
+        payload = room[: len(block.payload)]
+        payload[:] = block.payload
+        return Block(key, block.parent, block.layout, block.checksum, payload, block.meta)
+
     @abc.abstractmethod
     def contains(self, key: bytes, layout: bytes | None = None) -> bool:
         """Whether `key` is held, under `layout` unless that is None. Mutates nothing, reads no payload."""
@@ -101,6 +89,22 @@ class Tier(abc.ABC):
     @abc.abstractmethod
     def touch(self, key: bytes) -> None:
         """Counts a use for the order of eviction; an unknown key is a no-op. Reads no payload."""
+
+    @abc.abstractmethod
+    def refresh(self, key: bytes, meta: BlockMeta) -> None:
+        """Merges the meta data of a second put (BlockMeta.merged) without its payload; an unknown key is a no-op."""
+
+    @abc.abstractmethod
+    def sweep(self) -> list[bytes]:
+        """Deletes what is unreadable for its age and gives its room back; returns those keys. May write to the medium."""
+
+    @abc.abstractmethod
+    def of_namespace(self, namespace: bytes) -> list[bytes]:
+        """Every key of a namespace, unreadable ones too; a snapshot."""
+
+    @abc.abstractmethod
+    def parent_of(self, key: bytes) -> bytes:
+        """The parent of a held key; empty: none, or the key is not held."""
 
     @abc.abstractmethod
     def delete(self, key: bytes) -> bool:
@@ -119,16 +123,64 @@ class Tier(abc.ABC):
         """Makes durable what the medium can keep; afterwards gets miss and puts are refused. Idempotent."""
 
 
-def check_key(key: bytes) -> None:
-    """Raises ValueError unless `key` has 32 bytes."""
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"key: {len(key)} bytes, must be {KEY_BYTES}")
+class IndexedTier(Tier, Generic[Place]):
+    """What the tiers with an index in memory share. A subclass keeps the payload, and takes `_lock` around the index."""
 
+    def __init__(self, index: TierIndex[Place]) -> None:
+        self._index = index
+        self._lock = threading.Lock()
 
-def check_block(block: Block) -> None:
-    """Raises ValueError naming the field of a wrong length."""
-    check_key(block.key)
-    if len(block.parent) not in (0, KEY_BYTES):
-        raise ValueError(f"parent: {len(block.parent)} bytes, must be 0 or {KEY_BYTES}")
-    if len(block.layout) != LAYOUT_BYTES:
-        raise ValueError(f"layout: {len(block.layout)} bytes, must be {LAYOUT_BYTES}")
+    def contains(self, key: bytes, layout: bytes | None = None) -> bool:
+        check_key(key)
+        return self._index.find(key, layout) is not None
+
+    def touch(self, key: bytes) -> None:
+        with self._lock:
+            self._index.touch(key)
+
+    def refresh(self, key: bytes, meta: BlockMeta) -> None:
+        with self._lock:
+            self._index.refresh(key, meta)
+
+    def keys(self) -> list[bytes]:
+        with self._lock:
+            return self._index.keys()
+
+    def of_namespace(self, namespace: bytes) -> list[bytes]:
+        with self._lock:
+            return self._index.of_namespace(namespace)
+
+    def sweep(self) -> list[bytes]:
+        with self._lock:
+            over = list(self._index.over())
+        gone = [key for key in over if self._forget_over(key)]
+        with self._lock:
+            self._index.expired += len(gone)
+        return gone
+
+    def _forget_over(self, key: bytes) -> bool:
+        """Deletes a key whose time was over a moment ago, unless it was put anew since."""
+        with self._lock:
+            if self._index.find(key) is not None:
+                return False
+        return self.delete(key)
+
+    def parent_of(self, key: bytes) -> bytes:
+        entry = self._index.raw(key)
+        return entry.parent if entry is not None else b""
+
+    def stats(self) -> TierStats:
+        with self._lock:
+            index = self._index
+            return TierStats(
+                name=self.name,
+                capacity_bytes=index.capacity_bytes,
+                used_bytes=index.used_bytes,
+                keys=len(index),
+                hits=index.hits,
+                misses=index.misses,
+                corrupt=index.corrupt,
+                evicted=index.evicted,
+                refused=index.refused,
+                expired=index.expired,
+            )

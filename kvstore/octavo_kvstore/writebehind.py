@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from octavo_kvstore.tier import Block, Tier
+from octavo_kvstore.block import Block
+from octavo_kvstore.tier import Tier
 
 BATCH_BLOCKS = 32
 BATCH_BYTES = 16 * 2**20
@@ -63,6 +64,12 @@ class WriteBehind:
     def contains(self, key: bytes) -> bool:
         """Whether a block is on its way down."""
         return key in self._waiting or key in self._writing
+
+    def of_namespace(self, namespace: bytes) -> list[bytes]:
+        """Keys of a namespace on their way down."""
+        with self._changed:
+            blocks = [*self._waiting.values(), *self._writing.values()]
+        return [block.key for block in blocks if block.meta.namespace == namespace]
 
     def discard(self, key: bytes) -> bool:
         """Takes a key back, waiting for the commit that may just be writing it; True when it had been here."""

@@ -31,6 +31,11 @@ def root_of(root_key: bytes, mac: bytes, salt: str = "") -> bytes:
     return blake3(b"octavo.namespace\0" + root_key + mac + salt.encode()).digest()
 
 
+def namespace_tag(secret: bytes, tenant: str) -> bytes:
+    """16 bytes by which stores tell tenants apart (quotas, ages, deletion) without knowing them; one value whatever the salt."""
+    return hmac.new(secret, b"octavo.tag\0" + tenant.encode(), hashlib.sha256).digest()[:16]
+
+
 def block_key(parent: bytes, tokens: Sequence[int], extra: bytes = b"") -> bytes:
     """The 32-byte key of one full block; `extra` is for what is not in the ids (images)."""
     return blake3(parent + pack_u32(tokens) + extra).digest()

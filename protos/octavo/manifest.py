@@ -167,9 +167,15 @@ class Cache:
     dram_bytes: int = 1 * 2**30
     """Capacity of the DRAM tier, bytes."""
     nvme_bytes: int = 4 * 2**30
-    """Capacity of the NVMe tier, bytes (LMDB map size)."""
+    """Capacity of the NVMe tier on disk, bytes, its directory included."""
     nvme_path: str = ""
     """Folder of the NVMe tier; empty: <run_dir>/nvme."""
+    nvme_backend: Literal["slab", "lmdb"] = "slab"
+    """slab: LMDB is the directory of preallocated files with fixed slots; lmdb: the payload lies in LMDB too."""
+    quota_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Tenant -> {dram, nvme: bytes}; `*` stands for each tenant that is not named."""
+    max_age_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Tenant -> {dram, nvme: seconds} from which on its blocks are unreadable; `*` stands for each tenant that is not named."""
     codec: Literal["none", "int8", "fp8", "zstd"] = "none"
     """Compression below DRAM."""
     blending: bool = False
@@ -184,6 +190,8 @@ class KvStore:
     """Address of the scheduler that this kvstore dials; empty: none."""
     store_id: str = ""
     """Stable name per host; empty: the host name."""
+    arena_path: str = "/dev/shm"
+    """Folder in shared memory for the DRAM tier, so that workers of this host copy from and to it; empty: payload travels in messages."""
     write_behind_bytes: int = 64 * 2**20
     """Blocks that may wait in memory for the NVMe tier, bytes; more live in DRAM alone."""
     metrics_listen: str = "127.0.0.1:0"
@@ -286,7 +294,6 @@ NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
     "engine.deterministic": (False,),
-    "scheduler.batching": ("continuous",),
     "cache.codec": ("none",),
     "cache.blending": (False,),
     "speculative.method": ("none",),
@@ -349,6 +356,8 @@ def check_values(manifest: Manifest) -> None:
     for tier in manifest.cache.tiers:
         if tier not in ("dram", "nvme"):
             raise ManifestError(f"cache.tiers: {tier!r} is unknown; use dram, nvme", field="cache.tiers")
+    for key, given in (("quota_bytes", manifest.cache.quota_bytes), ("max_age_s", manifest.cache.max_age_s)):
+        _check_tier_limits(f"cache.{key}", given)
     for name, slo in manifest.scheduler.slo_classes.items():
         if problem := slo_problem(slo, get_args(get_type_hints(Scheduler)["policy"])):
             raise ManifestError(f"scheduler.slo_classes.{name}{problem}", field="scheduler.slo_classes")
@@ -358,6 +367,15 @@ def check_values(manifest: Manifest) -> None:
     for tenant, weight in manifest.tenants.weights.items():
         if not 0 < weight < inf:
             raise ManifestError(f"tenants.weights.{tenant}: {weight!r} must be above 0", field="tenants.weights")
+
+
+def _check_tier_limits(key: str, given: Mapping[str, Mapping[str, float]]) -> None:
+    for tenant, limits in given.items():
+        for tier, limit in limits.items():
+            if tier not in ("dram", "nvme"):
+                raise ManifestError(f"{key}.{tenant}: {tier!r} is unknown; use dram, nvme", field=key)
+            if not limit >= 0:
+                raise ManifestError(f"{key}.{tenant}.{tier}: {limit!r} is too small; give at least 0", field=key)
 
 
 def section_names() -> list[str]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from octavo_kvstore.block import Block, BlockMeta
+from octavo_kvstore.limits import TierLimits
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
-from octavo_kvstore.tier import Block, Put, Tier, TierStats
-from octavo_kvstore.tiers.dram import DramTier
-from octavo_kvstore.tiers.nvme import NvmeTier
+from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tiers.heap import HeapTier
+from octavo_kvstore.tiers.lmdb_values import LmdbTier
+from octavo_kvstore.tiers.slab import SlabTier
 
 CAPACITY = 4 * 2**20
+TENANT, OTHER, AGED = b"t" * 16, b"o" * 16, b"a" * 16
+LIMITS = TierLimits({TENANT: 500_000}, {AGED: 60.0})
 FLIP = bytes.maketrans(bytes(range(256)), bytes(value ^ 1 for value in range(256)))
 
 
@@ -24,7 +30,7 @@ class StoreAsTier(Tier):
 
     name = "store"
 
-    def __init__(self, store: Store, dram: DramTier, nvme: NvmeTier) -> None:
+    def __init__(self, store: Store, dram: HeapTier, nvme: LmdbTier | SlabTier) -> None:
         self.store, self.dram, self.nvme = store, dram, nvme
 
     def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
@@ -52,6 +58,19 @@ class StoreAsTier(Tier):
     def keys(self) -> list[bytes]:
         return self.store.inventory()[1]
 
+    def refresh(self, key: bytes, meta: BlockMeta) -> None:
+        self.dram.refresh(key, meta)
+        self.nvme.refresh(key, meta)
+
+    def sweep(self) -> list[bytes]:
+        return self.store.sweep()
+
+    def of_namespace(self, namespace: bytes) -> list[bytes]:
+        return list({*self.dram.of_namespace(namespace), *self.nvme.of_namespace(namespace)})
+
+    def parent_of(self, key: bytes) -> bytes:
+        return self.dram.parent_of(key) or self.nvme.parent_of(key)
+
     def stats(self) -> TierStats:
         both = self.store.tier_stats()
         return replace(both[1], corrupt=sum(tier.corrupt for tier in both), keys=len(self.keys()))
@@ -60,11 +79,13 @@ class StoreAsTier(Tier):
         self.store.close()
 
 
-def damage_dram(tier: DramTier, key: bytes) -> None:
-    tier._blocks[key] = replace(tier._blocks[key], payload=tier._blocks[key].payload.translate(FLIP))
+def damage_heap(tier: HeapTier, key: bytes) -> None:
+    entry = tier._index.raw(key)
+    assert entry is not None
+    entry.place = replace(entry.place, payload=bytes(entry.place.payload).translate(FLIP))
 
 
-def damage_nvme(tier: NvmeTier, key: bytes) -> None:
+def damage_lmdb(tier: LmdbTier, key: bytes) -> None:
     assert tier._env is not None
     with tier._env.begin(write=True) as transaction:
         record = bytearray(transaction.get(key))
@@ -72,35 +93,51 @@ def damage_nvme(tier: NvmeTier, key: bytes) -> None:
         transaction.put(key, bytes(record))
 
 
+def damage_slab(tier: SlabTier, key: bytes) -> None:
+    entry = tier._index.raw(key)
+    assert entry is not None
+    path = tier._folder.path / f"slab-{entry.place.pages}.bin"
+    with path.open("r+b") as file:
+        file.seek(entry.place.offset + entry.length - 1)
+        last = file.read(1)
+        file.seek(-1, 1)
+        file.write(last.translate(FLIP))
+
+
 class Case:
-    """A tier under test, what it pins, and how its medium is damaged."""
+    """A tier under test, what it pins, how its medium is damaged, and the time it goes by."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.pinned: set[bytes] = set()
         self.kind = kind
-        dram = DramTier(CAPACITY, self.is_pinned)
-        if kind == "dram":
-            self.tier: Tier = dram
-            self.damage: Callable[[bytes], None] = lambda key: damage_dram(dram, key)
-            return
-        nvme = NvmeTier(folder, CAPACITY, self.is_pinned)
-        if kind == "nvme":
-            self.tier = nvme
-            self.damage = lambda key: damage_nvme(nvme, key)
-            return
-        self.tier = StoreAsTier(Store(dram, nvme, PinTable()), dram, nvme)
+        self.now_s = 1000.0
+        given = {"is_pinned": self.is_pinned, "limits": LIMITS, "clock_s": lambda: self.now_s}
+        heap = HeapTier(CAPACITY, **given)
+        lmdb_tier = LmdbTier(folder / "lmdb", CAPACITY, **given) if "lmdb" in kind else None
+        slab = SlabTier(folder / "slab", CAPACITY, **given) if "slab" in kind else None
+        lower = lmdb_tier or slab
+        if lower is None:
+            self.tier: Tier = heap
+        elif kind.startswith("store"):
+            self.tier = StoreAsTier(Store(heap, lower, PinTable(), wall_s=lambda: self.now_s), heap, lower)
+        else:
+            self.tier = lower
 
-        def damage_both(key: bytes) -> None:
-            damage_dram(dram, key)
-            damage_nvme(nvme, key)
+        def damage(key: bytes) -> None:
+            if lower is None or kind.startswith("store"):
+                damage_heap(heap, key)
+            if lmdb_tier is not None:
+                damage_lmdb(lmdb_tier, key)
+            if slab is not None:
+                damage_slab(slab, key)
 
-        self.damage = damage_both
+        self.damage: Callable[[bytes], None] = damage
 
     def is_pinned(self, key: bytes) -> bool:
         return key in self.pinned
 
 
-@pytest.fixture(params=["dram", "nvme", "store"])
+@pytest.fixture(params=["heap", "lmdb", "slab", "store-lmdb", "store-slab"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     made = Case(request.param, tmp_path)
     yield made
@@ -277,3 +314,94 @@ def test_many_threads(case: Case) -> None:
     assert wrong == []
     stats = case.tier.stats()
     assert stats.used_bytes <= stats.capacity_bytes and stats.corrupt == 0
+
+
+def test_meta_data_comes_back_with_the_block(case: Case) -> None:
+    meta = BlockMeta(OTHER, expires_s=2000, stored_s=990, priority=-3, pinned=True, recompute_us=1234)
+    block = make_block(1, meta=meta)
+    case.tier.put(block)
+    found = case.tier.get(block.key, LAYOUT)
+    assert found is not None and found.meta == meta
+
+
+def test_what_is_over_is_unreadable_at_once_and_swept_later(case: Case) -> None:
+    mortal, immortal = make_block(1, meta=BlockMeta(expires_s=1100, stored_s=1000)), make_block(2)
+    case.tier.put_many([mortal, immortal])
+    case.now_s = 1099.0
+    assert case.tier.contains(mortal.key) and case.tier.get(mortal.key, LAYOUT) == mortal
+    case.now_s = 1100.0
+    assert case.tier.get(mortal.key, LAYOUT) is None and not case.tier.contains(mortal.key, LAYOUT)
+    assert case.tier.sweep() == [mortal.key]
+    assert case.tier.keys() == [immortal.key]
+    assert case.tier.stats().used_bytes < 2 * 4096 + 1024
+    assert case.tier.put(replace(mortal, meta=BlockMeta(expires_s=1200, stored_s=1100)))[0] is Put.STORED
+    assert case.tier.get(mortal.key, LAYOUT) is not None
+
+
+def test_a_tenants_blocks_grow_no_older_than_its_limit(case: Case) -> None:
+    aged, other = (make_block(n, meta=BlockMeta(tag, stored_s=1000)) for n, tag in ((1, AGED), (2, OTHER)))
+    case.tier.put_many([aged, other])
+    case.now_s = 1059.0
+    assert case.tier.contains(aged.key, LAYOUT)
+    case.now_s = 1060.0
+    assert not case.tier.contains(aged.key, LAYOUT) and case.tier.get(aged.key, LAYOUT) is None
+    assert case.tier.get(other.key, LAYOUT) == other
+
+
+def test_a_second_put_lengthens_a_life(case: Case) -> None:
+    block = make_block(1, meta=BlockMeta(expires_s=1010, stored_s=1000))
+    case.tier.put(block)
+    assert case.tier.put(replace(block, meta=BlockMeta(expires_s=1500, stored_s=1000)))[0] is Put.KNOWN
+    case.now_s = 1400.0
+    assert case.tier.contains(block.key)
+    assert case.tier.put(replace(block, meta=BlockMeta(stored_s=1000)))[0] is Put.KNOWN
+    case.now_s = 9999.0
+    assert case.tier.contains(block.key), "no limit outlasts any limit"
+
+
+def test_a_tenant_above_its_quota_loses_its_own_blocks(case: Case) -> None:
+    for number in range(10):
+        case.tier.put(make_block(100 + number, 100_000, meta=BlockMeta(OTHER)))
+    for number in range(10):
+        assert case.tier.put(make_block(number, 100_000, meta=BlockMeta(TENANT)))[0] is Put.STORED
+    held = [number for number in range(10) if case.tier.contains(key_of(number))]
+    assert held == list(range(10 - len(held), 10)) and 1 <= len(held) <= 5
+    assert all(case.tier.contains(key_of(100 + number)) for number in range(10)), "nobody else pays for it"
+    assert set(case.tier.of_namespace(TENANT)) == {key_of(number) for number in held}
+
+
+def test_a_block_above_the_quota_is_refused(case: Case) -> None:
+    small = make_block(1, meta=BlockMeta(TENANT))
+    case.tier.put(small)
+    case.tier.put(make_block(2, 600_000, meta=BlockMeta(TENANT)))
+    assert not case.tier.contains(key_of(2))
+    assert case.tier.contains(small.key), "nothing was evicted for what could never fit"
+
+
+def test_pinned_meta_data_keeps_a_block_and_priority_outranks_use(case: Case) -> None:
+    case.tier.put(make_block(0, 100_000, meta=BlockMeta(pinned=True)))
+    case.tier.put(make_block(1, 100_000, meta=BlockMeta(priority=1)))
+    for number in range(10, 70):
+        case.tier.put(make_block(number, 100_000))
+    assert case.tier.contains(key_of(0)) and case.tier.contains(key_of(1))
+
+
+def test_what_is_dear_to_compute_stays_longer(case: Case) -> None:
+    for number in range(30):
+        meta = BlockMeta(recompute_us=64_000 if number < 5 else 100)
+        case.tier.put(make_block(number, 100_000, meta=meta))
+    for number in range(30, 50):
+        case.tier.put(make_block(number, 100_000, meta=BlockMeta(recompute_us=100)))
+    assert all(case.tier.contains(key_of(number)) for number in range(5))
+    assert not case.tier.contains(key_of(5))
+
+
+def test_read_into_fills_the_room_it_is_given(case: Case) -> None:
+    block = make_block(1, 10_000)
+    case.tier.put(block)
+    room = memoryview(mmap.mmap(-1, 16_384))
+    found = case.tier.read_into(block.key, LAYOUT, room)
+    assert found == block and room[:10_000] == block.payload
+    small = memoryview(bytearray(10_001))
+    assert case.tier.read_into(block.key, LAYOUT, small) == block, "room need not be aligned"
+    assert case.tier.read_into(key_of(9), LAYOUT, room) is None

@@ -254,9 +254,9 @@ async def test_against_the_real_store(pool, tmp_path) -> None:
     from octavo_kvstore.pins import PinTable
     from octavo_kvstore.service import KvStoreServicer
     from octavo_kvstore.store import Store
-    from octavo_kvstore.tiers.dram import DramTier
+    from octavo_kvstore.tiers.heap import HeapTier
 
-    servicer = KvStoreServicer(Store(DramTier(2**24), None, PinTable()), "host0", "boot")
+    servicer = KvStoreServicer(Store(HeapTier(2**24), None, PinTable()), "host0", "boot")
     async with serving(servicer) as (address, _):
         bench = Bench(pool, address)
         wanted = [pool.read_block(block) for block in (1, 2)]

@@ -14,7 +14,7 @@ from octavo_gpuworker.orders import LoadOrder, OffloadOrder
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.service import KvStoreServicer
 from octavo_kvstore.store import Store
-from octavo_kvstore.tiers.dram import DramTier
+from octavo_kvstore.tiers.heap import HeapTier
 
 from tests.gpuworker.conftest import VOCAB, tiny_decoder
 from tests.gpuworker.model.conftest import Runner
@@ -49,7 +49,7 @@ async def test_a_quantized_cache_comes_back_and_answers_as_before(kv) -> None:
     runner, mine = filled(kv)
     assert runner.pool.scales is not None
     expected = rest(runner, mine)
-    servicer = KvStoreServicer(Store(DramTier(2**24), None, PinTable()), "host0", "boot")
+    servicer = KvStoreServicer(Store(HeapTier(2**24), None, PinTable()), "host0", "boot")
     async with serving(servicer) as (address, _):
         bench = Bench(runner.pool, address)
         assert (await bench.run(OffloadOrder(1, mine, KEYS[:3]))).ok_blocks == 3

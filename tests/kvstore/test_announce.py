@@ -17,7 +17,7 @@ from octavo_kvstore.announce import Announcer, Identity, inventory_parts
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import key_of, make_block
-from octavo_kvstore.tiers.dram import DramTier
+from octavo_kvstore.tiers.heap import HeapTier
 
 
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -82,7 +82,7 @@ async def serve(fake: FakeScheduler, port: int = 0) -> tuple[grpc.aio.Server, in
 
 def make_store(blocks: int = 50) -> Store:
     pins = PinTable()
-    return Store(DramTier(blocks * 3600, pins.is_pinned), None, pins)
+    return Store(HeapTier(blocks * 3600, pins.is_pinned), None, pins)
 
 
 @pytest.fixture

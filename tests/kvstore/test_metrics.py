@@ -7,12 +7,12 @@ from octavo_kvstore.metrics import StoreCollector
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, key_of, make_block
-from octavo_kvstore.tiers.dram import DramTier
+from octavo_kvstore.tiers.heap import HeapTier
 
 
 def test_a_scrape_shows_tiers_and_store() -> None:
     registry = prometheus_client.CollectorRegistry()
-    store = Store(DramTier(100_000), None, PinTable())
+    store = Store(HeapTier(100_000), None, PinTable())
     registry.register(StoreCollector(store))
     store.put(make_block(1))
     store.get(key_of(1), LAYOUT)

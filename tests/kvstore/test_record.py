@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from octavo_kvstore.block import Block
 from octavo_kvstore.record import HEADER_BYTES, decode_block, decode_header, encode_header
 from octavo_kvstore.testing import key_of, make_block
-from octavo_kvstore.tier import Block
 
 
 def encode(block: Block, use_number: int = 1) -> bytes:

@@ -14,8 +14,8 @@ from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
 from octavo_kvstore.tier import Put
-from octavo_kvstore.tiers.dram import OVERHEAD_BYTES, DramTier
-from octavo_kvstore.tiers.nvme import NvmeTier
+from octavo_kvstore.tiers.heap import OVERHEAD_BYTES, HeapTier
+from octavo_kvstore.tiers.slab import SlabTier
 
 SIZE = 50_000
 DRAM_BLOCKS = 4
@@ -25,8 +25,8 @@ numbers = st.integers(0, 29)
 
 def make_store(folder: Path, dram: bool = True, nvme: bool = True) -> tuple[Store, PinTable]:
     pins = PinTable()
-    upper = DramTier(DRAM_BLOCKS * (SIZE + OVERHEAD_BYTES), pins.is_pinned) if dram else None
-    lower = NvmeTier(folder, MAP_BYTES, pins.is_pinned, boot_id="boot") if nvme else None
+    upper = HeapTier(DRAM_BLOCKS * (SIZE + OVERHEAD_BYTES), pins.is_pinned) if dram else None
+    lower = SlabTier(folder, MAP_BYTES, pins.is_pinned, boot_id="boot") if nvme else None
     return Store(upper, lower, pins, clock_s=lambda: 0.0), pins
 
 
@@ -160,9 +160,9 @@ def test_a_lost_medium_is_said_to_the_follower(tmp_path: Path) -> None:
     for number in range(5):
         store.put(make_block(number, SIZE))
     assert store.flush(10)
-    assert store._nvme is not None
-    with store._nvme._write_lock:  # type: ignore[attr-defined]
-        store._nvme._reset("test")  # type: ignore[attr-defined]
+    nvme, _ = store._below[0]
+    with nvme._write_lock:  # type: ignore[attr-defined]
+        nvme._reset("test")  # type: ignore[attr-defined]
     events = store.events.after(0, 100)
     assert events is not None
     assert [event.removed for event in events].count(True) == 5

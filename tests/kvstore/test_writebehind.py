@@ -6,13 +6,14 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from octavo_kvstore.block import Block
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, key_of, make_block
-from octavo_kvstore.tier import Block, Put
-from octavo_kvstore.tiers.dram import DramTier
+from octavo_kvstore.tier import Put
+from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.writebehind import BATCH_BLOCKS, WriteBehind
 
 
-class GatedTier(DramTier):
+class GatedTier(HeapTier):
     """Commits only when the gate is open; counts commits."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ Past = Literal["empty", "clean", "killed", "crashed", "foreign"]
 """How the files were left: none there; closed in order; their process died; their machine died; not ours to read."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-DATA_FILES = ("data.mdb", "lock.mdb")
+DATA_FILES = ("data.mdb", "lock.mdb", "slab-*.bin")
 
 
 def machine_boot_id() -> str:
@@ -37,9 +37,10 @@ def machine_boot_id() -> str:
 class TierFolder:
     """Owned by one process at a time through a file lock that the kernel drops when the owner dies."""
 
-    def __init__(self, path: Path, boot_id: str | None = None) -> None:
-        """Makes and locks the folder. Raises OctavoError when another process has it or it cannot be made."""
+    def __init__(self, path: Path, form: str, boot_id: str | None = None) -> None:
+        """Makes and locks the folder for files of one `form`. Raises OctavoError when another process has it or it cannot be made."""
         self.path = path
+        self._format = f"{form}-{FORMAT_VERSION}"
         self._boot_id = machine_boot_id() if boot_id is None else boot_id
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -69,7 +70,7 @@ class TierFolder:
             return "empty"
         try:
             marker = json.loads(self._marker.read_text(encoding="utf-8"))
-            if marker["format"] != FORMAT_VERSION:
+            if marker["format"] != self._format:
                 return "foreign"
             if marker["clean"]:
                 return "clean"
@@ -79,7 +80,7 @@ class TierFolder:
 
     def mark(self, *, clean: bool) -> None:
         """Writes the marker durably; raises OSError when the disk refuses."""
-        content = json.dumps({"format": FORMAT_VERSION, "boot_id": self._boot_id, "clean": clean})
+        content = json.dumps({"format": self._format, "boot_id": self._boot_id, "clean": clean})
         fresh = self.path / "state.json.new"
         with fresh.open("w", encoding="utf-8") as file:
             file.write(content)
@@ -89,9 +90,10 @@ class TierFolder:
 
     def wipe(self) -> None:
         """Removes the data; raises OSError when the folder does not let it."""
-        for name in DATA_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                (self.path / name).unlink()
+        for pattern in DATA_FILES:
+            for path in self.path.glob(pattern):
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
 
     def release(self) -> None:
         """Lets another process have the folder. Idempotent."""

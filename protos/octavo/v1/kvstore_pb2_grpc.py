@@ -64,6 +64,36 @@ class KvStoreServiceStub:
                 request_serializer=octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.FromString,
                 _registered_method=True)
+        self.Fetch = channel.stream_stream(
+                '/octavo.v1.KvStoreService/Fetch',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.FetchRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.FetchResponse.FromString,
+                _registered_method=True)
+        self.SetPinned = channel.unary_unary(
+                '/octavo.v1.KvStoreService/SetPinned',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.SetPinnedRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.SetPinnedResponse.FromString,
+                _registered_method=True)
+        self.WatchBlocks = channel.unary_stream(
+                '/octavo.v1.KvStoreService/WatchBlocks',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.WatchBlocksRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.WatchBlocksResponse.FromString,
+                _registered_method=True)
+        self.AttachArena = channel.unary_unary(
+                '/octavo.v1.KvStoreService/AttachArena',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.AttachArenaRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.AttachArenaResponse.FromString,
+                _registered_method=True)
+        self.Reserve = channel.unary_unary(
+                '/octavo.v1.KvStoreService/Reserve',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.ReserveRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.ReserveResponse.FromString,
+                _registered_method=True)
+        self.Commit = channel.unary_unary(
+                '/octavo.v1.KvStoreService/Commit',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.CommitRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.CommitResponse.FromString,
+                _registered_method=True)
         self.GetStats = channel.unary_unary(
                 '/octavo.v1.KvStoreService/GetStats',
                 request_serializer=octavo_dot_v1_dot_kvstore__pb2.GetStatsRequest.SerializeToString,
@@ -116,6 +146,48 @@ class KvStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fetch(self, request_iterator, context):
+        """For another host's kvstore: blocks in the order of its keys, in checksummed chunks, as far as its credit reaches.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPinned(self, request, context):
+        """Pins keys for good, or lets them go again; both survive a restart of the store.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchBlocks(self, request, context):
+        """What is held, block by block: an inventory, then every change as it happens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttachArena(self, request, context):
+        """Opens the store's shared memory for a process of the same host, so that payload need not travel in messages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reserve(self, request, context):
+        """Slots of the arena to be filled by the caller; they stay its own until Commit, or until its process ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Commit(self, request, context):
+        """Stores what the caller wrote into its reserved slots.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStats(self, request, context):
         """Identity, tiers, bytes and counters.
         """
@@ -155,6 +227,36 @@ def add_KvStoreServiceServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.SerializeToString,
+            ),
+            'Fetch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.FetchRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.FetchResponse.SerializeToString,
+            ),
+            'SetPinned': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPinned,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.SetPinnedRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.SetPinnedResponse.SerializeToString,
+            ),
+            'WatchBlocks': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchBlocks,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.WatchBlocksRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.WatchBlocksResponse.SerializeToString,
+            ),
+            'AttachArena': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachArena,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.AttachArenaRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.AttachArenaResponse.SerializeToString,
+            ),
+            'Reserve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reserve,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.ReserveRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.ReserveResponse.SerializeToString,
+            ),
+            'Commit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Commit,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.CommitRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.CommitResponse.SerializeToString,
             ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
@@ -324,6 +426,168 @@ class KvStoreService:
             '/octavo.v1.KvStoreService/Delete',
             octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.SerializeToString,
             octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/octavo.v1.KvStoreService/Fetch',
+            octavo_dot_v1_dot_kvstore__pb2.FetchRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.FetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPinned(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.KvStoreService/SetPinned',
+            octavo_dot_v1_dot_kvstore__pb2.SetPinnedRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.SetPinnedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/octavo.v1.KvStoreService/WatchBlocks',
+            octavo_dot_v1_dot_kvstore__pb2.WatchBlocksRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.WatchBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachArena(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.KvStoreService/AttachArena',
+            octavo_dot_v1_dot_kvstore__pb2.AttachArenaRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.AttachArenaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reserve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.KvStoreService/Reserve',
+            octavo_dot_v1_dot_kvstore__pb2.ReserveRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.ReserveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Commit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.KvStoreService/Commit',
+            octavo_dot_v1_dot_kvstore__pb2.CommitRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.CommitResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -92,7 +92,7 @@ class GatewayWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ..., namespace_generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_root", "cache")
+    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root", "cache")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class Submit(_message.Message):
     BODY_HASH_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
     CACHE_OFF_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_TAG_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ROOT_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
@@ -129,9 +130,10 @@ class Submit(_message.Message):
     body_hash: bytes
     gateway_state: bytes
     cache_off: bool
+    namespace_tag: bytes
     namespace_root: bytes
     cache: CacheRule
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ...) -> None: ...
 
 class CacheRule(_message.Message):
     __slots__ = ("ttl_us", "pin", "priority", "tiers", "generation", "layout", "preload")
@@ -344,38 +346,76 @@ class CancelResult(_message.Message):
     def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ...) -> None: ...
 
 class AttachStoreRequest(_message.Message):
-    __slots__ = ("hello", "events", "inventory", "heartbeat", "tiers")
+    __slots__ = ("hello", "events", "inventory", "heartbeat", "tiers", "codec")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
     hello: StoreHello
     events: _kvstore_pb2.StoreEvents
     inventory: StoreInventory
     heartbeat: Heartbeat
     tiers: StoreTiers
-    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tiers: _Optional[_Union[StoreTiers, _Mapping]] = ...) -> None: ...
+    codec: StoreCodec
+    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tiers: _Optional[_Union[StoreTiers, _Mapping]] = ..., codec: _Optional[_Union[StoreCodec, _Mapping]] = ...) -> None: ...
 
 class AttachStoreResponse(_message.Message):
-    __slots__ = ("welcome", "inventory_request", "heartbeat")
+    __slots__ = ("welcome", "inventory_request", "heartbeat", "peers", "prefetch", "pin", "forget")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     welcome: StoreWelcome
     inventory_request: InventoryRequest
     heartbeat: Heartbeat
-    def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    peers: StorePeers
+    prefetch: PrefetchHint
+    pin: PinOrder
+    forget: ForgetOrder
+    def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., peers: _Optional[_Union[StorePeers, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchHint, _Mapping]] = ..., pin: _Optional[_Union[PinOrder, _Mapping]] = ..., forget: _Optional[_Union[ForgetOrder, _Mapping]] = ...) -> None: ...
 
 class StoreHello(_message.Message):
-    __slots__ = ("store_id", "boot_id", "address")
+    __slots__ = ("store_id", "boot_id", "address", "peer_address")
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     store_id: str
     boot_id: str
     address: str
-    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    peer_address: str
+    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+
+class StorePeers(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[StorePeer]
+    def __init__(self, peers: _Optional[_Iterable[_Union[StorePeer, _Mapping]]] = ...) -> None: ...
+
+class StorePeer(_message.Message):
+    __slots__ = ("store_id", "address")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    address: str
+    def __init__(self, store_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class StoreCodec(_message.Message):
+    __slots__ = ("blocks", "saved_us", "cost_us", "saved_bytes")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_US_FIELD_NUMBER: _ClassVar[int]
+    COST_US_FIELD_NUMBER: _ClassVar[int]
+    SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
+    def __init__(self, blocks: _Optional[int] = ..., saved_us: _Optional[float] = ..., cost_us: _Optional[float] = ..., saved_bytes: _Optional[int] = ...) -> None: ...
 
 class StoreWelcome(_message.Message):
     __slots__ = ("scheduler_boot_id",)
@@ -386,6 +426,28 @@ class StoreWelcome(_message.Message):
 class InventoryRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class PrefetchHint(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    def __init__(self, keys: _Optional[bytes] = ...) -> None: ...
+
+class PinOrder(_message.Message):
+    __slots__ = ("keys", "pinned")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    pinned: bool
+    def __init__(self, keys: _Optional[bytes] = ..., pinned: _Optional[bool] = ...) -> None: ...
+
+class ForgetOrder(_message.Message):
+    __slots__ = ("keys", "namespace")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    namespace: bytes
+    def __init__(self, keys: _Optional[bytes] = ..., namespace: _Optional[bytes] = ...) -> None: ...
 
 class StoreInventory(_message.Message):
     __slots__ = ("number", "keys", "last")

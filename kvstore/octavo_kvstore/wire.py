@@ -1,0 +1,51 @@
+"""Blocks and their meta data to and from messages: the only place that knows both. Durations travel, not times."""
+
+from __future__ import annotations
+
+import math
+
+from octavo.v1 import kvstore_pb2 as pb
+
+from octavo_kvstore.block import PLAIN, BlockMeta
+from octavo_kvstore.store import Found
+
+
+def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
+    """The meta data of a block that is put now."""
+    if not message.ByteSize():
+        return PLAIN
+    return BlockMeta(
+        message.namespace,
+        math.ceil(now_s + message.ttl_us / 1e6) if message.ttl_us else 0,
+        int(now_s - message.age_us / 1e6) if message.age_us else 0,
+        message.priority,
+        message.pinned,
+        message.recompute_us,
+        message.lossy,
+    )
+
+
+def meta_to(meta: BlockMeta, now_s: float) -> pb.BlockMeta:
+    """The other way; what is over by now has a microsecond left, since 0 means no limit."""
+    return pb.BlockMeta(
+        namespace=meta.namespace,
+        ttl_us=max(1, int((meta.expires_s - now_s) * 1e6)) if meta.expires_s else 0,
+        priority=meta.priority,
+        pinned=meta.pinned,
+        recompute_us=meta.recompute_us,
+        lossy=meta.lossy,
+        age_us=max(0, int((now_s - meta.stored_s) * 1e6)) if meta.stored_s else 0,
+    )
+
+
+def get_response(found: Found, now_s: float) -> pb.GetResponse:
+    """A block with its payload in the message."""
+    block = found.block
+    return pb.GetResponse(
+        key=block.key,
+        payload=block.payload if isinstance(block.payload, bytes) else bytes(block.payload),
+        checksum=block.checksum,
+        tier=found.tier,
+        parent=block.parent,
+        meta=meta_to(block.meta, now_s),
+    )
