@@ -55,6 +55,7 @@ COUNTERS = (
     "workers_drained",
     "protocol_errors",
     "cancel_latency_us_last",
+    "admissions",
     "requests_degraded",
     "failed_allocations",
     "promised_blocks",
