@@ -202,4 +202,6 @@ class Report:
     """Of each of its steps: they are of equal composition."""
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
+    failed_allocations: int = 0
+    """Steps that did not run for lack of memory."""
     orders_applied: int = 0

@@ -99,6 +99,8 @@ class Worker:
         self.metrics = WorkerMetrics(
             host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), backend.limits
         )
+        pool_bytes = pool.num_blocks * pool.block_bytes
+        self.metrics.watch_memory(lambda: backend.framework_bytes() - pool_bytes)
         self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens, self.metrics)
         self.engine = (PipelinedEngine if backend.pipelined else Engine)(
             backend,
@@ -153,6 +155,7 @@ class Worker:
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.backend.vocab_size,
+            labels=self._host.manifest.gpuworker.labels,
         )
 
     async def run(self) -> None:

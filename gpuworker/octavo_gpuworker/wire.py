@@ -108,6 +108,7 @@ def report_to(report: Report) -> pb.Report:
         starved=pack_u32(report.starved),
         prefill_tokens=report.prefill_tokens,
         decode_seqs=report.decode_seqs,
+        failed_allocations=report.failed_allocations,
         finishes=[
             pb.SeqFinish(slot=f.slot, seq=f.seq, reason=f.reason, stop_token=f.stop_token, message=f.message)
             for f in report.finishes

@@ -55,6 +55,7 @@ COUNTERS = (
     "workers_drained",
     "protocol_errors",
     "cancel_latency_us_last",
+    "admissions",
     "requests_degraded",
     "failed_allocations",
     "promised_blocks",
@@ -114,6 +115,7 @@ class Cell:
 
     __slots__ = (
         "admission_due",
+        "busy_correction",
         "classes",
         "counters",
         "drain",
@@ -152,7 +154,7 @@ class Cell:
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()
-        self.wait_correction, self.start_correction = Correction(), Correction()
+        self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
