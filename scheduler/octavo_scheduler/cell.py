@@ -53,6 +53,7 @@ COUNTERS = (
     "requests_deadline",
     "worker_losses",
     "workers_drained",
+    "handed_over",
     "protocol_errors",
     "cancel_latency_us_last",
     "requests_degraded",
@@ -66,7 +67,7 @@ PREDICTED = ("ttft", "start", "e2e")
 
 SWEEP_FIRST = 1024
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover"]
+TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover", "drain"]
 
 
 class Timers:

@@ -31,11 +31,13 @@ class Worker:
         "closed_until_us",
         "computing",
         "costs",
+        "drain_until_us",
         "draining",
         "epoch",
         "evicted",
         "evictions",
         "free_slots",
+        "handed_over",
         "hello",
         "hungry",
         "index",
@@ -43,6 +45,7 @@ class Worker:
         "labels",
         "last_progress_us",
         "last_report_us",
+        "leave_ordered",
         "link",
         "max_seqs",
         "offload_candidates",
@@ -54,6 +57,7 @@ class Worker:
         "preempting",
         "prefilling",
         "recovers_us",
+        "says_leaving",
         "sequences",
         "slots",
         "starved",
@@ -93,6 +97,9 @@ class Worker:
         self.evicted = 0  # cached blocks taken for others, since the last report
         self.evictions = dict.fromkeys(EVICTIONS, 0)  # the same by what they made room for, since the worker joined
         self.draining = False
+        self.drain_until_us = -1  # draining.py's deadline; -1: none
+        self.leave_ordered = self.says_leaving = False
+        self.handed_over = 0
         self.preempting: set[int] = set()
         self.offloads_in_flight = 0
         self.pace = Pace(policy.max_num_batched_tokens)
@@ -275,6 +282,10 @@ class Fleet:
             if gateway is not None and not delivery.finished_sent:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
+
+    def by_name(self, worker_id: str) -> Worker | None:
+        """The worker of that name, if it is connected."""
+        return next((worker for worker in self.workers.values() if worker.worker_id == worker_id), None)
 
     def accepting(self, pool: str = "") -> list[Worker]:
         """Workers that may be given new sequences; with a pool's name only those with that label."""

@@ -47,6 +47,7 @@ CELL_COUNTERS: Final = (
     ("requests_deadline", "Requests whose deadline passed."),
     ("worker_losses", "Workers lost while they had work, or without a drain."),
     ("workers_drained", "Workers that left after a drain."),
+    ("handed_over", "Sequences that a drained worker gave to others at its deadline."),
     ("protocol_errors", "Reports that contradict the orders; each costs a worker's epoch."),
 )
 """Counters of the core: name in GetStatus and, with the prefix, in Prometheus."""
