@@ -34,6 +34,7 @@ COUNTERS = (
     "yielded_pin_blocks",
     "recomputed_tokens",
     "prefix_hit_tokens",
+    "prefix_spreads",
     "tier_hit_tokens",
     "prefill_tokens",
     "decode_tokens",

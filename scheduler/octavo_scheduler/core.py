@@ -241,9 +241,11 @@ class Core:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+            if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
                 break
             if not fits(plan, cell.policy, cell.history):
+                if self._make_room(plan):
+                    continue
                 self._displace(request)
                 jam.pool(request)
                 break

@@ -18,11 +18,18 @@ EVICTIONS = ("admission", "growth", "shrink")
 """What cached blocks make room for: a newcomer's first table, a running sequence that grows, or a pool that shrinks."""
 
 
+REUSE_MEMORY = 0.05
+QUIET_LEAST_US = 1_500_000
+"""An idle worker reports once a second."""
+
+
 class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
     __slots__ = (
         "_budget",
+        "_quiet_us",
+        "_stuck_us",
         "backed_blocks",
         "batch_due_us",
         "batch_since_us",
@@ -57,6 +64,7 @@ class Worker:
         "preempting",
         "prefilling",
         "recovers_us",
+        "reuse",
         "says_leaving",
         "sequences",
         "slots",
@@ -82,6 +90,9 @@ class Worker:
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
         self.offload_candidates: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # block -> key, parent's key
         self.costs = StepCosts(hello.calibration)
+        self._quiet_us = max(policy.worker_silence_us // 2, QUIET_LEAST_US)
+        self._stuck_us = max(policy.progress_timeout_us // 2, QUIET_LEAST_US)
+        self.reuse = 0.0  # share of an admission's tokens that the cache had, a running mean
         self._budget = policy.max_num_batched_tokens
         self.index = PrefixIndex(hello.num_blocks, self._forgotten, self.block_cost_us, hello.block_bytes)
         self.pool = self.index.pool
@@ -145,6 +156,16 @@ class Worker:
     def all_evictions(self) -> dict[str, int]:
         """Blocks that have left the index, by reason."""
         return self.evictions | {"cut": self.index.cut_blocks}
+
+    def note_reuse(self, share: float) -> None:
+        """An admission found this share of its tokens in the cache."""
+        self.reuse += REUSE_MEMORY * (share - self.reuse)
+
+    def is_healthy(self, now_us: int) -> bool:
+        """It reports, and what runs there advances: else nothing new is sent, whatever it has cached."""
+        if now_us - self.last_report_us > self._quiet_us:
+            return False
+        return not self.sequences or now_us - self.last_progress_us <= self._stuck_us
 
     def take_evicted(self) -> int:
         """Cached blocks that made room for others since the last call."""
@@ -294,8 +315,10 @@ class Fleet:
         ]
 
     def open_to(self, pool: str, now_us: int) -> list[Worker]:
-        """Those of `accepting` whose admission no failed allocation has closed."""
-        return [worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us]
+        """Those of `accepting` that are healthy, and whose admission no failed allocation has closed."""
+        return [
+            worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us and worker.is_healthy(now_us)
+        ]
 
     def shapes(self) -> list[Shape]:
         """The different shapes among the workers that accept; few, however many workers there are."""

@@ -25,6 +25,7 @@ CELL_COUNTERS: Final = (
     ("loaded_blocks", "Blocks that loads brought."),
     ("wasted_load_blocks", "Blocks that loads brought for a sequence that had left meanwhile."),
     ("prefix_hit_tokens", "Prompt tokens whose KV was in the pool at an admission."),
+    ("prefix_spreads", "Admissions to a worker that held less of the prompt than a busier one: the prefix spreads."),
     ("tier_hit_tokens", "Prompt tokens whose KV came from a kvstore."),
     ("prefill_tokens", "Prompt tokens computed."),
     ("decode_tokens", "Decode positions computed."),
