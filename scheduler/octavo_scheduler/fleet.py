@@ -218,7 +218,7 @@ class Worker:
         wrong: list[str] = []
         leaked = self.leaked_blocks()
         if leaked:
-            wrong.append(f"{leaked} blocks are held by nobody that is known")
+            wrong.append(f"{leaked} blocks are held by nobody that is known: {self._suspects()}")
         in_slots = {sequence.seq for sequence in self.slots if sequence is not None}
         if in_slots != set(self.sequences):
             wrong.append("slots and sequences differ")
@@ -228,6 +228,18 @@ class Worker:
             if not sequence.computed_len <= min(sequence.length, len(sequence.blocks) * self.block_tokens):
                 wrong.append(f"computed_len beyond length or blocks: {sequence!r}")
         return wrong
+
+    def owners(self, block: int) -> list[str]:
+        """Who holds a lease on `block`, in words: sequences, transfers, pins, the index. Costs O(blocks held)."""
+        named = [f"seq {item.seq}" for item in self.sequences.values() if block in item.blocks]
+        named += [f"{item.kind} {item.xfer_id}" for item in self.transfers.values() if block in item.blocks]
+        named += ["pin"] * self.pool.is_pinned(block)
+        return named + ["index"] * (self.index.key_of(block) is not None)
+
+    def _suspects(self) -> str:
+        tables = [item.blocks for item in self.sequences.values()]
+        blocks = self.pool.suspects(tables, [item.blocks for item in self.transfers.values()])[:4]
+        return "; ".join(f"block {block} of {', '.join(self.owners(block)) or 'nobody'}" for block in blocks)
 
     def leaked_blocks(self) -> int:
         """Blocks whose counts differ from all tables and transfers."""
