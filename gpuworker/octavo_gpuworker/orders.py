@@ -116,6 +116,11 @@ class PolicyOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveOrder:
+    """The process ends with the stream; the link sees to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class PassedOver:
     """An order of a kind that this worker has no use for: it changes nothing and counts as applied."""
 
@@ -123,7 +128,16 @@ class PassedOver:
 
 
 Order = (
-    AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder | PassedOver
+    AdmitOrder
+    | GrantOrder
+    | UpdateOrder
+    | StopOrder
+    | OffloadOrder
+    | LoadOrder
+    | LabelOrder
+    | PolicyOrder
+    | LeaveOrder
+    | PassedOver
 )
 
 

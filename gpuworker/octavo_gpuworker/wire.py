@@ -12,6 +12,7 @@ from octavo_gpuworker.orders import (
     AdmitOrder,
     GrantOrder,
     LabelOrder,
+    LeaveOrder,
     LoadOrder,
     OffloadOrder,
     Order,
@@ -54,6 +55,8 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
             case "step_policy":
                 policy = order.step_policy
                 yield PolicyOrder(policy.budget_with_decodes, policy.budget_alone, policy.max_seqs)
+            case "leave":
+                yield LeaveOrder()
             case _:
                 yield PassedOver(kind or "")
 

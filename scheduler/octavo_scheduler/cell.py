@@ -34,6 +34,7 @@ COUNTERS = (
     "yielded_pin_blocks",
     "recomputed_tokens",
     "prefix_hit_tokens",
+    "prefix_spreads",
     "tier_hit_tokens",
     "prefill_tokens",
     "decode_tokens",
@@ -53,6 +54,7 @@ COUNTERS = (
     "requests_deadline",
     "worker_losses",
     "workers_drained",
+    "handed_over",
     "protocol_errors",
     "cancel_latency_us_last",
     "admissions",
@@ -68,7 +70,7 @@ PREDICTED = ("ttft", "start", "e2e")
 SWEEP_FIRST = 1024
 MAX_TENANTS_ABOUT = 4096
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover"]
+TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover", "drain"]
 
 
 class Timers:

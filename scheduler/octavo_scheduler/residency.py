@@ -183,6 +183,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
     cell.counters["prefix_hit_tokens"] += cached_len
+    cell.counters["prefix_spreads"] += plan.spreads
+    plan.worker.note_reuse(cached_len / plan.choices[0].length)
     request.cost.saved_prefix_tokens += cached_len
     request.cost.saved_sibling_tokens += (len(plan.choices) - 1) * len(request.prompt)
     if cached_len:
