@@ -113,7 +113,7 @@ def make_plan(
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
     table = blocks_for(positions if is_protected(leader) else min(leader.length + 1, positions), block_tokens)
     shared = min(len(request.prompt) // block_tokens, table) if len(choices) > 1 else table
-    revived = sum(map(worker.pool.is_cached, matched))
+    revived = worker.pool.count_cached(matched)
     need = table - len(matched) + (len(choices) - 1) * (table - shared) + revived
     prompt = len(request.prompt)
     predicted = prompt + history.predict(request.tenant, request.max_tokens, prompt)

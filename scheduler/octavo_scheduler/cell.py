@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from typing import Literal
 
-from octavo_scheduler.fleet import Fleet, Worker
+from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.limits.accuracy import Correction, Errors
@@ -31,6 +31,7 @@ COUNTERS = (
     "loaded_blocks",
     "wasted_load_blocks",
     "evicted_blocks",
+    "yielded_pin_blocks",
     "recomputed_tokens",
     "prefix_hit_tokens",
     "tier_hit_tokens",
@@ -121,6 +122,7 @@ class Cell:
         "fleet",
         "history",
         "ledger",
+        "lost_evictions",
         "next_number",
         "now_us",
         "outlook",
@@ -154,6 +156,7 @@ class Cell:
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left
         self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
         self.admission_due = False
@@ -165,6 +168,14 @@ class Cell:
     def fresh_effects() -> Effects:
         """Nothing to do yet."""
         return Effects([], [], [], set(), [], False, 0)
+
+    def evictions(self) -> dict[str, int]:
+        """Blocks that left the indexes so far, by reason (fleet.EVICTIONS, or cut)."""
+        total = dict(self.lost_evictions)
+        for worker in self.fleet.workers.values():
+            for reason, count in worker.all_evictions().items():
+                total[reason] += count
+        return total
 
     def number(self) -> int:
         """A number that was never given before: seqs, transfers and ranks."""

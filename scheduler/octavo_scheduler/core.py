@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo_scheduler import lifecycle, placement, reports, residency
-from octavo_scheduler.admission import fits
+from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -89,8 +89,7 @@ class Core:
             if worker.offload_candidates:
                 self._offload(worker)
             if worker.orders:
-                cell.effects.orders.append((worker.epoch, worker.orders))
-                worker.orders = []
+                cell.effects.orders.append((worker.epoch, worker.take_orders()))
         cell.touched.clear()
         cell.effects.next_wakeup_us = self._next_wakeup()
         return cell.effects
@@ -123,9 +122,8 @@ class Core:
         worker = Worker(event, cell.policy)
         cell.fleet.workers[worker.epoch] = worker
         if cell.policy.prefix_cache:
-            for block, key in event.resident:
-                if 0 < block < event.num_blocks:
-                    worker.index.add(key, block)
+            held = zip(event.resident, event.resident_parents, strict=False)
+            worker.index.adopt([(block, key, parent - 1) for (block, key), parent in held], cell.now_us)
         worker.orders.append(step_policy(worker, cell.policy))
         cell.touched[worker] = None
         cell.fleet.changed()
@@ -218,7 +216,7 @@ class Core:
                 transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
                 worker.transfers[transfer.xfer_id] = transfer
                 worker.offloads_in_flight += 1
-                worker.orders.append(Offload(transfer.xfer_id, blocks, keys, parents))
+                transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
 
     # -- admission -------------------------------------------------------------------------------------------------
 
@@ -257,6 +255,15 @@ class Core:
         lowest = min(self.cell.running_priorities, default=request.priority)
         if lowest < request.priority:
             residency.displace_lower(self.cell, request, placement.plans(self.cell, request))
+
+    def _make_room(self, plan: Plan) -> bool:
+        """On an idle worker only pins can be in the way of a request that fits the pool: they yield."""
+        worker = plan.worker
+        if worker.sequences or len(plan.choices) > len(worker.free_slots):
+            return False
+        back = residency.yield_pins(worker, plan.free_needed)
+        self.cell.counters["yielded_pin_blocks"] += back
+        return back > 0
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -305,6 +312,8 @@ class Core:
             elif wrong := worker.audit():
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
+            else:
+                worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
 
     def _next_wakeup(self) -> int:

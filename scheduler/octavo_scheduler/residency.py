@@ -21,9 +21,9 @@ def admit(cell: Cell, plan: Plan) -> None:
     worker, leader_choice = plan.worker, plan.choices[0]
     cell.touched[worker] = None
     request = leader_choice.request
-    for block in plan.matched:
-        worker.pool.share(block)
-    table = plan.matched + worker.pool.take(plan.table_blocks - len(plan.matched))
+    worker.pool.share_all(plan.matched)
+    worker.index.hit(plan.matched, cell.now_us)
+    table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
     cached_len = len(plan.matched) * worker.block_tokens
@@ -35,9 +35,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         shared = table[: plan.shared_blocks]
-        for block in shared:
-            worker.pool.share(block)
-        own = worker.pool.take(plan.sibling_blocks)
+        worker.pool.share_all(shared)
+        own = worker.take(plan.sibling_blocks, "admission")
         siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
     if siblings:
         group = (leader, *siblings)
@@ -48,7 +47,7 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.walked, leader.unpaid_blocks = len(plan.matched), 0
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
     _note_computing(worker, leader, len(plan.matched) + len(plan.load_keys))
-    worker.orders.append(
+    number = worker.order(
         Admit(
             seq=leader.seq,
             slot=leader.slot,
@@ -68,6 +67,8 @@ def admit(cell: Cell, plan: Plan) -> None:
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
         )
     )
+    for sequence in (leader, *siblings):
+        sequence.order_number = number
     _book_admission(cell, plan, request, cached_len)
 
 
@@ -115,7 +116,8 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker.transfers[transfer.xfer_id] = transfer
     leader.choice.request.holds += 1
     leader.wait_xfer = transfer.xfer_id
-    worker.orders.append(Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us))
+    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us)
+    transfer.order_number = worker.order(load)
     return transfer.xfer_id
 
 
@@ -203,7 +205,12 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
 def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
     if not worker.preempting and (unmet or worker.pool.debt):
-        _preempt(cell, worker, choose_victims(worker, unmet, cell.policy))
+        victims = choose_victims(worker, unmet, cell.policy)
+        if not victims:
+            # nobody may be stopped and nothing is on its way back: the last that can go is what only a pin keeps
+            need = len(unmet) + worker.pool.debt - worker.pending_release()
+            cell.counters["yielded_pin_blocks"] += yield_pins(worker, need)
+        _preempt(cell, worker, victims)
 
 
 def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
@@ -231,6 +238,12 @@ def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
         stop(cell, victim, "preempt")
 
 
+def yield_pins(worker: Worker, blocks: int) -> int:
+    """Ends the worker's weakest pins until `blocks` are free; how many blocks came back."""
+    short = blocks - worker.pool.free_blocks
+    return worker.index.yield_pins(short) if short > 0 else 0
+
+
 def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
     request = sequence.choice.request
@@ -241,9 +254,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
             worker.offload_candidates[block] = (key, parent or NO_PARENT)
-    freed = 0
-    for block in reversed(sequence.blocks):
-        freed += pool.drop(block)
+    index.rest(sequence.blocks, cell.now_us)
+    freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
     cell.counters["promised_blocks"] += sequence.promised_blocks
     cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed)
@@ -349,6 +361,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     if cell.fleet.workers.pop(worker.epoch, None) is None:
         return []
     cell.counters["evicted_blocks"] += worker.take_evicted()
+    for reason, count in worker.all_evictions().items():
+        cell.lost_evictions[reason] += count
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():

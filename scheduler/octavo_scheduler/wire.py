@@ -175,8 +175,11 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
     """A worker's Hello as an event. Raises WireError."""
     blocks = _u32(message.resident_blocks, "resident_blocks")
     keys = _keys(message.resident_keys, "resident_keys")
+    parents = _u32(message.resident_parents, "resident_parents")
     if len(blocks) != len(keys):
         raise WireError(f"resident_keys: {len(keys)} keys for {len(blocks)} blocks")
+    if len(parents) != len(blocks) or max(parents, default=0) > len(blocks):
+        raise WireError(f"resident_parents: {len(parents)} for {len(blocks)} blocks, each at most that; give one each")
     given = message.calibration
     default = events.Calibration()
     calibration = events.Calibration(
@@ -199,6 +202,7 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         model=message.model,
         pid=message.pid,
         resident=list(zip(blocks, keys, strict=True)),
+        resident_parents=parents,
         calibration=calibration,
         labels=list(message.labels),
     )
@@ -246,6 +250,7 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
     if message.HasField("live"):
         report.live_seqs = list(message.live.seqs)
         report.live_transfers = list(message.live.transfers)
+        report.orders_applied = message.live.orders_applied
     return report
 
 
@@ -274,7 +279,10 @@ def write_order(order: orders.Order) -> wpb.Order:
         case orders.Stop():
             return wpb.Order(stop=wpb.Stop(seq=order.seq, reason=order.reason))
         case orders.Label():
-            return wpb.Order(label=wpb.Label(block_ids=pack_u32(order.block_ids), keys=pack_keys(order.keys)))
+            label = wpb.Label(
+                block_ids=pack_u32(order.block_ids), keys=pack_keys(order.keys), parents=pack_keys(order.parents)
+            )
+            return wpb.Order(label=label)
         case orders.Offload():
             offload = wpb.Offload(
                 xfer_id=order.xfer_id,
