@@ -29,6 +29,8 @@ class Plan:
     growth: int  # blocks expected later
     worst: int  # blocks that may be asked for later, at most
     target: Worker | None = None  # who decodes after this worker's prefill
+    waits: bool = False  # it does not fit yet, and is better than any that does
+    spreads: bool = False  # another worker holds more of the prompt
 
     @property
     def sibling_blocks(self) -> int:
