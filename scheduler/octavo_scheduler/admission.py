@@ -90,12 +90,17 @@ def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes
     return (request.prompt_keys + choice.output_keys)[:limit]
 
 
-def load_run(worker: Worker, keys: list[bytes], matched: int, policy: Policy, directory: Directory | None) -> int:
-    """How many blocks after the `matched` ones are to be loaded from the host's kvstore."""
+def load_run(
+    worker: Worker, keys: list[bytes], matched: int, policy: Policy, directory: Directory | None, handed: bool = False
+) -> int:
+    """How many blocks after the `matched` ones are to be loaded from the host's kvstore.
+
+    What was `handed` over is loaded in any case: that it pays was weighed before it was prefilled elsewhere.
+    """
     if directory is None or not directory.synced:
         return 0
     run = directory.run(keys, matched, len(keys))
-    return run if run and worth_loading(worker, run, policy) else 0
+    return run if run and (handed or worth_loading(worker, run, policy)) else 0
 
 
 def make_plan(
@@ -111,7 +116,9 @@ def make_plan(
     request = leader.request
     block_tokens = worker.block_tokens
     matched = worker.index.match(keys, len(keys))
-    load_keys = keys[len(matched) : len(matched) + load_run(worker, keys, len(matched), policy, directory)]
+    handed = request.handoff is not None
+    loads = load_run(worker, keys, len(matched), policy, directory, handed)
+    load_keys = keys[len(matched) : len(matched) + loads]
     positions = max_positions(request)
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
     table = blocks_for(positions if is_protected(leader) else min(leader.length + 1, positions), block_tokens)
