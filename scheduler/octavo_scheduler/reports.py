@@ -15,6 +15,8 @@ from octavo_scheduler.request import NO_PARENT, Phase, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
+BUSY_HALF_LIFE_US = 10_000_000
+
 
 class ProtocolError(Exception):
     """A report that cannot be true; its worker's epoch is closed."""
@@ -23,6 +25,10 @@ class ProtocolError(Exception):
 def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     """Changes the state by one report. Raises ProtocolError on a report that contradicts the orders."""
     was_healthy = worker.is_healthy(cell.now_us)
+    since_us = cell.now_us - worker.last_report_us
+    if since_us > 0:  # an idle worker reports too, so that this falls
+        weight = 1 - 2.0 ** (-since_us / BUSY_HALF_LIFE_US)
+        worker.busy_share += weight * (min(1.0, report.wall_us / since_us) - worker.busy_share)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])

@@ -157,6 +157,10 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
     first = request.admitted_us < 0
     if request.first_token_us < 0:
         request.seated_us = cell.now_us
+    since_us = request.submitted_us if first else request.waiting_since_us
+    if request.handoff is not None:
+        since_us = request.handoff.prefilled_us
+    cell.pool_waits_us[plan.worker.role] = cell.pool_waits_us.get(plan.worker.role, 0) + cell.now_us - since_us
     if first:
         if request.resumes is not None:
             pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
@@ -195,6 +199,7 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             worker_id=plan.worker.worker_id,
             attempt=request.attempts,
             recomputed_tokens=lost_tokens,
+            swapped=request.swapped,
         )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
