@@ -47,6 +47,7 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
         gateway_state=dump_state(admitted),
         cache_off=admitted.cache_off,
         namespace_root=admitted.namespace_root,
+        namespace_tag=admitted.namespace_tag,
         cache=scheduler_pb2.CacheRule(
             ttl_us=round(admitted.cache_ttl_s * 1e6),
             pin=admitted.cache_pin,

@@ -85,12 +85,25 @@ class StopOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockNote:
+    """What a store is told of a block beside its bytes (octavo.v1.BlockMeta)."""
+
+    namespace: bytes = b""
+    ttl_us: int = 0
+    priority: int = 0
+    recompute_us: int = 0
+    tiers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class OffloadOrder:
     xfer_id: int
     blocks: list[int]
     keys: list[bytes]
     parents: list[bytes] = field(default_factory=list)
     """One per block, zeros for the head of a chain; or none at all."""
+    metas: list[BlockNote] = field(default_factory=list)
+    """One per block, or none at all."""
 
 
 @dataclass(frozen=True, slots=True)

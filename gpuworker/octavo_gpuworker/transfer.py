@@ -22,7 +22,7 @@ from octavo.v1 import kvstore_pb2_grpc
 
 from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.engine import LoadedBlock
-from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, TransferDone
+from octavo_gpuworker.orders import BlockNote, LoadOrder, OffloadOrder, Order, TransferDone
 
 LOAD_LIMIT_US = 1_000_000
 """Of a Load that names no limit."""
@@ -181,7 +181,8 @@ class Transfers:
 
     async def _blocks(self, order: OffloadOrder) -> AsyncIterator[pb.PutRequest]:
         parents = order.parents or [NO_PARENT] * len(order.keys)
-        for block, key, parent in zip(order.blocks, order.keys, parents, strict=True):
+        notes = order.metas or [BlockNote()] * len(order.keys)
+        for block, key, parent, note in zip(order.blocks, order.keys, parents, notes, strict=True):
             # the transfer holds the block, so nobody writes it; off the loop, since a device copy waits
             self._reading = self._loop.run_in_executor(None, self._pool.read_block, block)
             payload = await asyncio.shield(self._reading)
@@ -191,4 +192,16 @@ class Transfers:
                 payload=payload,
                 checksum=xxhash.xxh3_64_intdigest(payload),
                 layout=self._layout,
+                meta=block_meta(note),
             )
+
+
+def block_meta(note: BlockNote) -> pb.BlockMeta:
+    """As the store reads it."""
+    return pb.BlockMeta(
+        namespace=note.namespace,
+        ttl_us=note.ttl_us,
+        priority=note.priority,
+        recompute_us=note.recompute_us,
+        tiers=note.tiers,
+    )

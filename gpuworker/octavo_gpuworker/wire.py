@@ -10,6 +10,7 @@ from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.orders import (
     AdmitOrder,
+    BlockNote,
     GrantOrder,
     LabelOrder,
     LoadOrder,
@@ -23,6 +24,8 @@ from octavo_gpuworker.orders import (
     StopOrder,
     UpdateOrder,
 )
+
+TAG_BYTES = 16
 
 
 def orders_from(message: pb.Orders) -> Iterator[Order]:
@@ -44,6 +47,7 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                     unpack_u32(offload.block_ids),
                     unpack_keys(offload.keys),
                     unpack_keys(offload.parents),
+                    _notes(offload),
                 )
             case "load":
                 load = order.load
@@ -56,6 +60,17 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 yield PolicyOrder(policy.budget_with_decodes, policy.budget_alone, policy.max_seqs)
             case _:
                 yield PassedOver(kind or "")
+
+
+def _notes(offload: pb.Offload) -> list[BlockNote]:
+    """One per block; every list of the message has one entry per block or none."""
+    count = len(offload.block_ids) // 4
+    tags = [offload.namespaces[at : at + TAG_BYTES] for at in range(0, len(offload.namespaces), TAG_BYTES)]
+    lists = (tags, offload.ttl_us, offload.priorities, offload.recompute_us, offload.tiers)
+    if not any(lists):
+        return []
+    named = [list(item) or [empty] * count for item, empty in zip(lists, (b"", 0, 0, 0, 0), strict=True)]
+    return [BlockNote(*note) for note in zip(*named, strict=True)]
 
 
 def _admit(admit: pb.Admit) -> AdmitOrder:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
-from octavo.packing import pack_keys
+from octavo.packing import pack_keys, unpack_keys
 from octavo.v1 import kvstore_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 from octavo_kvstore.events import HoldingEvent
@@ -105,11 +105,30 @@ class Announcer:
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
         try:
             while isinstance(message := await call.read(), Response):
-                if message.WhichOneof("message") == "inventory_request":
+                kind = message.WhichOneof("message")
+                if kind == "inventory_request":
                     self._inventory_asked = True
                     self._wake.set()
+                elif kind == "forget":
+                    await asyncio.to_thread(self._forget, message.forget)
+                elif kind == "pin":
+                    await asyncio.to_thread(self._pin, message.pin)
         finally:
             self._wake.set()  # the writer finds that the stream is over
+
+    def _forget(self, order: scheduler_pb2.ForgetOrder) -> None:
+        """Blocks that somebody wants gone; may write to the disk."""
+        gone = self._store.delete_namespace(order.namespace) if order.namespace else 0
+        for key in unpack_keys(order.keys):
+            gone += self._store.delete_below(key) if order.below else self._store.delete(key)
+        log.info("the scheduler had %d blocks forgotten", gone)
+
+    def _pin(self, order: scheduler_pb2.PinOrder) -> None:
+        """What lasts of preloads; a folder that cannot be written costs them their restart, not the store its life."""
+        try:
+            self._store.set_pinned(unpack_keys(order.keys), pinned=order.pinned)
+        except OSError as error:
+            log.warning("pins cannot be kept: %s", error)
 
     async def _messages(self, reading: asyncio.Task[None]) -> AsyncIterator[scheduler_pb2.AttachStoreRequest]:
         """What goes up while `reading` goes on: an inventory when due, then events, a heartbeat when there is nothing."""

@@ -17,6 +17,7 @@ from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads.state import Caching
 from octavo_scheduler.queues import WaitingQueue
 from octavo_scheduler.registry import Registry
 from octavo_scheduler.request import Request
@@ -66,7 +67,7 @@ PREDICTED = ("ttft", "start", "e2e")
 
 SWEEP_FIRST = 1024
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover"]
+TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover", "ttl"]
 
 
 class Timers:
@@ -113,6 +114,7 @@ class Cell:
 
     __slots__ = (
         "admission_due",
+        "caching",
         "classes",
         "counters",
         "drain",
@@ -152,6 +154,7 @@ class Cell:
         self.drain = DrainRate()
         self.wait_correction, self.start_correction = Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
+        self.caching = Caching()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 
-from octavo_scheduler.orders import Order
+from octavo_scheduler.orders import Forget, Keep, Order
 
 
 def fold_epoch(scheduler_boot_id: str, worker_boot_id: str, connection: int) -> int:
@@ -77,4 +77,5 @@ class StoreConnection(Connection):
         self.number = number
         self.store_id = store_id
         self.inventory_due = False
+        self.orders: list[Forget | Keep] = []
         self.tiers: list[TierFill] = []

@@ -11,6 +11,7 @@ from octavo_scheduler.orders import Order
 from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix.radix import PrefixIndex
+from octavo_scheduler.preloads.leaving import Leaving
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
 from octavo_scheduler.tiers import Directory, Transfer
 
@@ -76,7 +77,7 @@ class Worker:
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
-        self.offload_candidates: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # block -> key, parent's key
+        self.offload_candidates: OrderedDict[int, Leaving] = OrderedDict()  # by block
         self.costs = StepCosts(hello.calibration)
         self._budget = policy.max_num_batched_tokens
         self.index = PrefixIndex(hello.num_blocks, self._forgotten, self.block_cost_us, hello.block_bytes)

@@ -10,7 +10,8 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.orders import Label
-from octavo_scheduler.request import NO_PARENT, Phase, Sequence
+from octavo_scheduler.preloads import drop, wishes
+from octavo_scheduler.request import NO_PARENT, Phase, Request, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
@@ -152,15 +153,17 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
             # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
             sequence.walked = at - 1
             continue
-        _index(cell, worker, key, sequence.blocks[at], parent, labels)
+        _index(cell, worker, choice.request, key, sequence.blocks[at], parent, labels)
         if worker.computing.get(key) is sequence:
             del worker.computing[key]
             cell.admission_due = True
         sequence.walked = at + 1
 
 
-def _index(cell: Cell, worker: Worker, key: bytes, block: int, parent: bytes | None, labels: Label) -> None:
-    if worker.index.add(key, block, parent, cell.now_us):
+def _index(
+    cell: Cell, worker: Worker, request: Request, key: bytes, block: int, parent: bytes | None, labels: Label
+) -> None:
+    if worker.index.add(key, block, parent, cell.now_us) and wishes.indexed(cell, worker, request, key, parent):
         labels.block_ids.append(block)
         labels.keys.append(key)
         labels.parents.append(parent or NO_PARENT)
@@ -179,6 +182,7 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         cell.ledger.book("offload", cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
         if directory is not None:
             directory.stored(transfer.keys[:ok])
+        drop.arrived(cell, transfer)
     else:
         _end_load(cell, worker, transfer, done, ok, labels)
         if directory is not None and ok < len(transfer.keys):
@@ -223,8 +227,8 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
     parent = sequence.choice.key(transfer.base_blocks - 1, worker.block_tokens) if transfer.base_blocks else None
     for block, key in zip(transfer.blocks[:ok], transfer.keys[:ok], strict=True):
         # the content is whole whatever became of the sequence; the transfer still holds the block here
-        if cell.policy.prefix_cache:
-            _index(cell, worker, key, block, parent, labels)
+        if cell.policy.prefix_cache and request.cacheable(worker.block_tokens):
+            _index(cell, worker, request, key, block, parent, labels)
         parent = key
     if worker.sequences.get(sequence.seq) is sequence:
         cached = (transfer.base_blocks + ok) * worker.block_tokens

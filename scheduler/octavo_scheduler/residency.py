@@ -12,6 +12,7 @@ from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
+from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
 from octavo_scheduler.tiers import Transfer
 
@@ -23,6 +24,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     request = leader_choice.request
     worker.pool.share_all(plan.matched)
     worker.index.hit(plan.matched, cell.now_us)
+    wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
@@ -248,12 +250,13 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
     request = sequence.choice.request
     pool, index = worker.pool, worker.index
+    wishes.leave(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker)
-    for at, block in enumerate(sequence.blocks if offload is not None else ()):
+    for at, block in enumerate(sequence.blocks if offload is not None and request.cache.goes_below else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
-            worker.offload_candidates[block] = (key, parent or NO_PARENT)
+            worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
     freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
@@ -366,6 +369,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():
+        drop.arrived(cell, transfer)
         if transfer.sequence is not None:
             end_hold(cell, transfer.sequence.choice.request)
     for sequence in list(worker.sequences.values()):

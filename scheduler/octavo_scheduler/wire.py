@@ -11,6 +11,7 @@ from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
 from octavo_scheduler.outbox import Update
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
 from octavo_scheduler.request import Cost
 
 MAX_ORDERS_BYTES = 2 * 2**20
@@ -75,6 +76,21 @@ def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitt
         gateway_state=message.gateway_state,
         cache_off=message.cache_off,
         namespace_root=message.namespace_root,
+        cache=read_rule(message.cache) if message.HasField("cache") else NO_RULE,
+        namespace_tag=message.namespace_tag,
+    )
+
+
+def read_rule(message: pb.CacheRule) -> CacheRule:
+    """What the request says about its KV."""
+    return CacheRule(
+        message.ttl_us,
+        message.pin,
+        message.priority,
+        tuple(message.tiers),
+        message.generation,
+        message.layout,
+        message.preload,
     )
 
 
@@ -93,6 +109,14 @@ def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) ->
         attach = message.attach
         return events.AttachRequested(now_us, gateway, attach.request_id, attach.idempotency_key, attach.tenant)
     return None
+
+
+def write_store_order(order: orders.Forget | orders.Keep) -> pb.AttachStoreResponse:
+    """What a kvstore is told."""
+    if isinstance(order, orders.Keep):
+        return pb.AttachStoreResponse(pin=pb.PinOrder(keys=pack_keys(order.keys), pinned=order.pinned))
+    forget = pb.ForgetOrder(keys=pack_keys(order.keys), namespace=order.namespace, below=True)
+    return pb.AttachStoreResponse(forget=forget)
 
 
 def write_update(update: Update) -> Iterator[pb.RequestEvent]:
@@ -289,6 +313,11 @@ def write_order(order: orders.Order) -> wpb.Order:
                 block_ids=pack_u32(order.block_ids),
                 keys=pack_keys(order.keys),
                 parents=pack_keys(order.parents),
+                namespaces=b"".join(tag or bytes(16) for tag in order.namespaces),
+                ttl_us=order.ttl_us,
+                priorities=order.priorities,
+                recompute_us=order.recompute_us,
+                tiers=order.tiers,
             )
             return wpb.Order(offload=offload)
         case orders.Load():

@@ -85,20 +85,22 @@ class PutRequest(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[int] = ..., layout: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
 
 class BlockMeta(_message.Message):
-    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us")
+    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us", "tiers")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TTL_US_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     AGE_US_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     namespace: bytes
     ttl_us: int
     priority: int
     pinned: bool
     recompute_us: int
     age_us: int
-    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ...) -> None: ...
+    tiers: int
+    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ..., tiers: _Optional[int] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("stored", "known", "refused")

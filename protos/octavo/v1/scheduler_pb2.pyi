@@ -410,12 +410,14 @@ class PinOrder(_message.Message):
     def __init__(self, keys: _Optional[bytes] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class ForgetOrder(_message.Message):
-    __slots__ = ("keys", "namespace")
+    __slots__ = ("keys", "namespace", "below")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     namespace: bytes
-    def __init__(self, keys: _Optional[bytes] = ..., namespace: _Optional[bytes] = ...) -> None: ...
+    below: bool
+    def __init__(self, keys: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., below: _Optional[bool] = ...) -> None: ...
 
 class StoreInventory(_message.Message):
     __slots__ = ("number", "keys", "last")
