@@ -11,6 +11,12 @@ LAYOUT_BYTES = 32
 NAMESPACE_BYTES = 16
 ANYWHERE, DRAM, NVME, REMOTE = 0, 1, 2, 4
 """Bits of BlockMeta.tiers."""
+
+
+def bit_of(tier: str) -> int:
+    """The bit of a tier's name; what is neither DRAM nor NVMe is remote."""
+    return {"dram": DRAM, "nvme": NVME}.get(tier, REMOTE)
+
 MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 
 Payload = bytes | memoryview
@@ -32,6 +38,8 @@ class BlockMeta:
     """Never evicted."""
     recompute_us: int = 0
     """Predicted time to compute the block again; 0: unknown."""
+    lossy: bool = False
+    """The payload came out of a lossy codec: close to what a worker computed, not equal."""
     tiers: int = ANYWHERE
     """Where it may lie: DRAM, NVME and REMOTE, added; ANYWHERE (0): in all of them."""
 
@@ -48,6 +56,7 @@ class BlockMeta:
             max(self.priority, other.priority),
             self.pinned or other.pinned,
             other.recompute_us or self.recompute_us,
+            self.lossy,  # the bytes stay those of the first put
             self.tiers | other.tiers if self.tiers and other.tiers else ANYWHERE,
         )
 
@@ -67,7 +76,8 @@ class Block:
     """32-byte layout fingerprint; a reader that expects another one gets a miss."""
     checksum: int
     """xxh3-64 of the payload, from the worker that computed it."""
-    payload: Payload
+    payload: Payload = field(repr=False)
+    """Never in a log or a span; so not in the repr either."""
     meta: BlockMeta = PLAIN
 
     def is_intact(self) -> bool:

@@ -88,6 +88,7 @@ def declare(library: ctypes.CDLL) -> None:
         "octavo_packed_bytes": (c_int64, (c_int32, c_int64, c_int64)),
         "octavo_pack": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
         "octavo_pack_gguf_int4": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
+        "octavo_pack_gguf_int8": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
         "octavo_unpack": (None, (c_int32, c_void_p, c_int64, c_int64, c_void_p)),
         "octavo_stream_bytes_per_s": (c_double, (c_void_p, c_int64, c_int32, c_int32)),
         "octavo_peak_macs_per_s": (c_double, (c_int32, c_int32, c_int32)),

@@ -21,6 +21,8 @@ from octavo_gpuworker.native.library import Library
 from octavo_gpuworker.native.tensors import Tensors
 
 PANEL: Final = 32
+GROUPED: Final = {"int4": "octavo_pack_gguf_int4", "int8": "octavo_pack_gguf_int8"}
+"""Formats that take GGUF's 4-bit blocks as they are, so that nothing is rounded twice."""
 Entries = dict[str, NDArray[np.uint8]]
 
 
@@ -139,7 +141,7 @@ class Packer:
     def _part(self, plan: MatrixPlan, part: Part, entries: Entries) -> None:
         name, shape = f"{part.tensor}.weight", (part.rows, plan.depth)
         self._check(name, shape)
-        raw = self._tensors.raw_int4(name) if plan.format == "int4" else None
+        raw = self._tensors.raw_int4(name) if plan.format in GROUPED else None
         rows = raw[1] if raw is not None else self._floats(name, shape)
         for run, start in enumerate(range(0, part.rows, part.run)):
             piece = np.ascontiguousarray(rows[start : start + part.run])
@@ -147,7 +149,7 @@ class Packer:
             size = (len(piece), plan.depth, column, plan.columns, padded(plan.depth))
             to = entries[plan.name].ctypes.data
             if raw is not None:
-                failed = self._library.octavo_pack_gguf_int4(raw[0], piece.ctypes.data, *size, to)
+                failed = getattr(self._library, GROUPED[plan.format])(raw[0], piece.ctypes.data, *size, to)
             else:
                 failed = self._library.octavo_pack(abi.FORMATS[plan.format], piece.ctypes.data, *size, to)
             if failed == -2:

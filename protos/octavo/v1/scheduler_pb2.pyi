@@ -346,44 +346,76 @@ class CancelResult(_message.Message):
     def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ...) -> None: ...
 
 class AttachStoreRequest(_message.Message):
-    __slots__ = ("hello", "events", "inventory", "heartbeat", "tiers")
+    __slots__ = ("hello", "events", "inventory", "heartbeat", "tiers", "codec")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
     hello: StoreHello
     events: _kvstore_pb2.StoreEvents
     inventory: StoreInventory
     heartbeat: Heartbeat
     tiers: StoreTiers
-    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tiers: _Optional[_Union[StoreTiers, _Mapping]] = ...) -> None: ...
+    codec: StoreCodec
+    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tiers: _Optional[_Union[StoreTiers, _Mapping]] = ..., codec: _Optional[_Union[StoreCodec, _Mapping]] = ...) -> None: ...
 
 class AttachStoreResponse(_message.Message):
-    __slots__ = ("welcome", "inventory_request", "heartbeat", "prefetch", "pin", "forget")
+    __slots__ = ("welcome", "inventory_request", "heartbeat", "peers", "prefetch", "pin", "forget")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     welcome: StoreWelcome
     inventory_request: InventoryRequest
     heartbeat: Heartbeat
+    peers: StorePeers
     prefetch: PrefetchHint
     pin: PinOrder
     forget: ForgetOrder
-    def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchHint, _Mapping]] = ..., pin: _Optional[_Union[PinOrder, _Mapping]] = ..., forget: _Optional[_Union[ForgetOrder, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., peers: _Optional[_Union[StorePeers, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchHint, _Mapping]] = ..., pin: _Optional[_Union[PinOrder, _Mapping]] = ..., forget: _Optional[_Union[ForgetOrder, _Mapping]] = ...) -> None: ...
 
 class StoreHello(_message.Message):
-    __slots__ = ("store_id", "boot_id", "address")
+    __slots__ = ("store_id", "boot_id", "address", "peer_address")
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     store_id: str
     boot_id: str
     address: str
-    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    peer_address: str
+    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+
+class StorePeers(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[StorePeer]
+    def __init__(self, peers: _Optional[_Iterable[_Union[StorePeer, _Mapping]]] = ...) -> None: ...
+
+class StorePeer(_message.Message):
+    __slots__ = ("store_id", "address")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    address: str
+    def __init__(self, store_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class StoreCodec(_message.Message):
+    __slots__ = ("blocks", "saved_us", "cost_us", "saved_bytes")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_US_FIELD_NUMBER: _ClassVar[int]
+    COST_US_FIELD_NUMBER: _ClassVar[int]
+    SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
+    def __init__(self, blocks: _Optional[int] = ..., saved_us: _Optional[float] = ..., cost_us: _Optional[float] = ..., saved_bytes: _Optional[int] = ...) -> None: ...
 
 class StoreWelcome(_message.Message):
     __slots__ = ("scheduler_boot_id",)

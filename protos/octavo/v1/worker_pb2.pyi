@@ -1,3 +1,4 @@
+from octavo.v1 import kvstore_pb2 as _kvstore_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -239,16 +240,18 @@ class Offload(_message.Message):
     def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., namespaces: _Optional[bytes] = ..., ttl_us: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., recompute_us: _Optional[_Iterable[int]] = ..., tiers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("xfer_id", "keys", "block_ids", "limit_us")
+    __slots__ = ("xfer_id", "keys", "block_ids", "limit_us", "sources")
     XFER_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     LIMIT_US_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     xfer_id: int
     keys: bytes
     block_ids: bytes
     limit_us: int
-    def __init__(self, xfer_id: _Optional[int] = ..., keys: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., limit_us: _Optional[int] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[_kvstore_pb2.BlockSource]
+    def __init__(self, xfer_id: _Optional[int] = ..., keys: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., limit_us: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_kvstore_pb2.BlockSource, _Mapping]]] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("resource_id", "kind", "payload")

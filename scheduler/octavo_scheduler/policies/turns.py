@@ -14,7 +14,7 @@ STRETCH = 2.0
 URGENT_US = 10 * SECOND_US
 """What one step of priority is worth, under the policies that go by priority."""
 MAX_PRIORITY = 1000
-_NUMBERS = 1 << 16
+_NUMBERS = 1 << 12
 _BASE_US = (MAX_PRIORITY + 1) * URGENT_US
 
 

@@ -94,6 +94,10 @@ OCTAVO_API int32_t octavo_pack(int32_t format, const float *source, int64_t rows
 // Raw GGUF blocks of type 2 (Q4_0) or 3 (Q4_1) into int4 panels, without loss.
 OCTAVO_API int32_t octavo_pack_gguf_int4(int32_t type, const uint8_t *source, int64_t rows, int64_t depth,
                                          int64_t column0, int64_t columns, int64_t padded_depth, uint8_t *data);
+// The same blocks into int8 panels whose steps are whole parts of theirs: Q4_0 without loss but for float16's rounding of the step,
+// Q4_1 with what the offset leaves over. -2 as above.
+OCTAVO_API int32_t octavo_pack_gguf_int8(int32_t type, const uint8_t *source, int64_t rows, int64_t depth,
+                                         int64_t column0, int64_t columns, int64_t padded_depth, uint8_t *data);
 // The inverse of packing, float32 [columns, depth]: the oracle of the tests.
 OCTAVO_API void octavo_unpack(int32_t format, const uint8_t *data, int64_t columns, int64_t depth, float *out);
 // Measurements of this machine with `threads` threads: bytes/s of streaming reads, and multiply-adds/s of the format's product; 0

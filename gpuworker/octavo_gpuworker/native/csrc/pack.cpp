@@ -14,21 +14,48 @@ void pack_bf16_column(const float *source, int64_t depth, uint8_t *panel, int64_
     for (int64_t k = 0; k < depth; ++k) out[(k / 2 * 32 + column) * 2 + k % 2] = float_to_bf16(source[k]);
 }
 
+// 32 values as codes of one scale.
+void put_int8_group(const float *values, uint16_t scale, uint8_t *group, int64_t column) {
+    std::memcpy(group + INT8_CODES + column * 2, &scale, 2);
+    const float step = half_to_float(scale);
+    for (int k = 0; k < 32; ++k) {
+        const float code = step > 0 ? std::clamp(std::nearbyint(values[k] / step), -127.0f, 127.0f) : 0.0f;
+        group[(k / 4 * 32 + column) * 4 + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
+    }
+}
+
+float largest_size(const float *values) {
+    float largest = 0;
+    for (int k = 0; k < 32; ++k) largest = std::max(largest, std::fabs(values[k]));
+    return largest;
+}
+
 // Symmetric: scale = largest / 127 in float16, as Q8_0 has it, so a matrix that was Q8_0 keeps its very values.
 void pack_int8_column(const float *source, int64_t depth, uint8_t *panel, int64_t column) {
     for (int64_t start = 0; start < depth; start += 32) {
-        uint8_t *group = panel + start / 32 * INT8_GROUP;
-        float largest = 0;
-        for (int k = 0; k < 32; ++k) largest = std::max(largest, std::fabs(source[start + k]));
+        const float largest = largest_size(source + start);
         uint16_t scale = float_to_half(largest / 127.0f);
         if (largest > 127.5f * half_to_float(scale)) ++scale;  // among its smallest numbers float16 may round far down
-        std::memcpy(group + INT8_CODES + column * 2, &scale, 2);
-        const float step = half_to_float(scale);
-        for (int k = 0; k < 32; ++k) {
-            const float code = step > 0 ? std::clamp(std::nearbyint(source[start + k] / step), -127.0f, 127.0f) : 0.0f;
-            group[(k / 4 * 32 + column) * 4 + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
+        put_int8_group(source + start, scale, panel + start / 32 * INT8_GROUP, column);
+    }
+}
+
+// A step for 32 values step * code + offset with codes 0..15: a whole part of theirs, so that they lie on its grid but for what
+// the offset leaves over; of all parts that reach the largest value, the one that leaves least.
+uint16_t part_of_step(float step, float offset, float largest) {
+    uint16_t found = float_to_half(largest / 127.0f);
+    float least = std::numeric_limits<float>::max();
+    for (int part = 1; part <= 64; ++part) {
+        const uint16_t scale = float_to_half(step / static_cast<float>(part));
+        const float fine = half_to_float(scale);
+        if (fine < 6.103515625e-05f || largest > 127.5f * fine) break;  // float16's smallest numbers are no parts any more
+        const float left = std::fabs(offset - std::nearbyint(offset / fine) * fine);
+        if (left <= least) {
+            least = left;
+            found = scale;
         }
     }
+    return found;
 }
 
 // Whether int8 or int4 can keep a row: all finite, every scale and offset within float16.
@@ -188,6 +215,37 @@ int32_t octavo_pack_gguf_int4(int32_t type, const uint8_t *source, int64_t rows,
                 const uint8_t byte = source[head + k % 16];
                 put_int4_code(group, column % 32, k, k < 16 ? byte & 0x0f : byte >> 4);
             }
+        }
+    }
+    return 0;
+}
+
+int32_t octavo_pack_gguf_int8(int32_t type, const uint8_t *source, int64_t rows, int64_t depth, int64_t column0,
+                              int64_t columns, int64_t padded_depth, uint8_t *data) {
+    if ((type != 2 && type != 3) || depth % 32 || depth > padded_depth || column0 < 0 || column0 + rows > columns) return -1;
+    const int64_t head = type == 3 ? 4 : 2;
+    float values[32];
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t column = column0 + row;
+        uint8_t *panel = data + column / 32 * panel_bytes(OCTAVO_INT8, padded_depth);
+        for (int64_t start = 0; start < padded_depth; start += 32) {
+            uint8_t *group = panel + start / 32 * INT8_GROUP;
+            std::fill(values, values + 32, 0.0f);
+            if (start >= depth) {
+                put_int8_group(values, 0, group, column % 32);
+                continue;
+            }
+            uint16_t halves[2] = {};
+            std::memcpy(halves, source, static_cast<size_t>(head));
+            const float step = half_to_float(halves[0]);
+            const float offset = type == 2 ? -8.0f * step : half_to_float(halves[1]);
+            for (int k = 0; k < 32; ++k) {
+                const uint8_t byte = source[head + k % 16];
+                values[k] = step * static_cast<float>(k < 16 ? byte & 0x0f : byte >> 4) + offset;
+            }
+            if (!keepable(OCTAVO_INT8, values, 32)) return -2;
+            put_int8_group(values, part_of_step(std::fabs(step), offset, largest_size(values)), group, column % 32);
+            source += head + 16;
         }
     }
     return 0;
