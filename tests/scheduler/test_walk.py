@@ -11,8 +11,17 @@ from random import Random
 
 import pytest
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads import build
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+)
+from octavo_scheduler.preloads.rule import CacheRule
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.chaos import ChaosStore, ChaosWorker, sampling_of, tokens_of
 from tests.scheduler.harness import Simulation
 
 WALK_EVENTS = 200_000
@@ -20,6 +29,7 @@ WALK_EVENTS = 200_000
 ORDERS = ("fcfs", "priority", "sjf", "slo", "fair", "slo-fair")
 SEEDS = 18
 SOAK_EVENTS = 2_000_000
+TENANT, TENANTS = "a", ("a", "b")
 
 
 class Walk:
@@ -44,6 +54,7 @@ class Walk:
             default_output_tokens=rng.choice((1, 8, 30)),
             max_offload_blocks=3,
             max_losses=1_000,
+            preload_reserve_tokens=1,
             slo_classes={
                 "default": {"ttft_ms": 100.0, "itl_p99_ms": rng.choice((0.0, 8.0, 50.0))},
                 "own": {"policy": rng.choice(ORDERS), "weight": 2.0} if rng.random() < 0.5 else {"itl_p99_ms": 5.0},
@@ -88,6 +99,13 @@ class Walk:
             cache_off=rng.random() < 0.1,
             tenant=rng.choice("aab"),
             slo_class=rng.choice(("", "", "own")),
+            cache=CacheRule(
+                rng.choice((0, 0, 0, 50_000, 400_000)),
+                rng.random() < 0.1,
+                rng.choice((0, 0, 3, -3)),
+                rng.choice(((), (), ("hbm",), ("hbm", "nvme"))),
+                simulation.generation,
+            ),
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
@@ -137,6 +155,39 @@ class Walk:
         if rng.random() < 0.05:
             simulation.kill_store("host")
 
+    def cache_moves(self) -> None:
+        """Preloads that come, change and go, evictions and rotations, whatever runs on the blocks meanwhile."""
+        rng, simulation = self.rng, self.simulation
+        now, name = simulation.now_us, rng.choice(("a", "b"))
+        move = rng.random()
+        if move < 0.45:
+            prompt = rng.choice(self.prefixes) + [rng.randrange(60) for _ in range(rng.randint(1, 9))]
+            cell = simulation.core.cell
+            if not build.refusal(cell, TENANT, name, len(prompt)):
+                version = cell.caching.book.next_version(TENANT, name)
+                put = PreloadPut(now, TENANT, name, version, "raw", tokens_of(prompt), b"m", sampling_of([]))
+                put.generation, put.restored = simulation.generation, rng.random() < 0.3
+                simulation.feed(put)
+        elif move < 0.6:
+            simulation.feed(PreloadRemoved(now, TENANT, name))
+        elif move < 0.75:
+            simulation.feed(PreloadPinned(now, TENANT, name, rng.random() < 0.5))
+        elif move < 0.9:
+            keys = [key for worker in simulation.core.cell.fleet.workers.values() for key in worker.index.block_of]
+            key = rng.choice(keys) if keys and rng.random() < 0.7 else b""
+            simulation.feed(CacheEvicted(now, TENANT, key, name if not key and rng.random() < 0.5 else "", b"t"))
+        else:
+            simulation.generation += 1
+            simulation.root = bytes([simulation.generation % 256]) * 32
+            for tenant in TENANTS:
+                simulation.feed(NamespaceRotated(now, tenant, simulation.generation, b"m", b"t"))
+
+    def end_preloads(self) -> None:
+        for name in ("a", "b"):
+            self.simulation.feed(PreloadRemoved(self.simulation.now_us, TENANT, name))
+        for tenant in TENANTS:
+            self.simulation.feed(CacheEvicted(self.simulation.now_us, tenant, tag=b"t"))
+
     def jump(self) -> None:
         self.simulation.advance(self.rng.choice((50_000, 200_000)))
 
@@ -151,6 +202,7 @@ class Walk:
             (self.lose_gateway, 0.4),
             (self.cut_worker, 0.5),
             (self.store_moves, 2),
+            (self.cache_moves, 1.5),
             (self.jump, 0.3),
         ]
         names, weights = [move for move, _ in moves], [weight for _, weight in moves]
@@ -164,8 +216,10 @@ class Walk:
                 self.rng.choices(names, weights)[0]()
             if turn % 50 == 0:
                 simulation.check_integrity()
+        self.end_preloads()
         simulation.settle()
         simulation.check_clean()
+        assert all(worker.pool.pinned_blocks == 0 for worker in simulation.core.cell.fleet.workers.values())
         return simulation
 
 
@@ -196,6 +250,11 @@ def test_walks_reach_every_corner() -> None:
         "requests_rejected",
         "requests_deadline",
         "worker_losses",
+        "preloads_built",
+        "preloads_swapped",
+        "thrown_out_blocks",
+        "expired_blocks",
+        "pinned_requests",
     ):
         assert total[name] > 0, name
 

@@ -140,8 +140,11 @@ def ended(cell: Cell, request: Request) -> None:
         if not preload.restored:  # whoever asked for it is told, and may ask again
             cell.caching.book.drop_pending(preload)
         return
-    cached = dict(request.cached_by_tier)
-    preload.source = {**cached, "computed": len(request.prompt) - sum(cached.values())}
+    found = max(0, request.cached_tokens)
+    preload.source = dict(request.cached_by_tier)
+    if (untold := found - sum(preload.source.values())) > 0:
+        preload.source["store"] = untold
+    preload.source["computed"] = len(request.prompt) - found
     _built(cell, preload, worker)
 
 
@@ -151,11 +154,14 @@ def _built(cell: Cell, preload: Preload, worker: Worker) -> None:
     _pin(cell, preload, worker)
     preload.state, preload.why, preload.epoch = "ready", "", worker.epoch
     preload.build_us = cell.now_us - preload.started_us
+    cell.counters["preloads_built"] += 1
+    cell.counters["preloads_restored"] += preload.restored
     if book.pending.get(name) is preload:
         del book.pending[name]
         before = book.active.get(name)
         book.active[name] = preload
         if before is not None:
+            cell.counters["preloads_swapped"] += 1
             preload.uses = before.uses
             _release(cell, before, kept=set(preload.keys))
 

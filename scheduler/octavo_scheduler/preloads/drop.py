@@ -33,6 +33,7 @@ def drop_here(cell: Cell, worker: Worker, key: bytes) -> int:
         cell.caching.lifetimes.forget(gone)
         if gone in under_way:
             cell.caching.doomed.add(gone)
+    cell.counters["thrown_out_blocks"] += len(dropped)
     worker.orders.append(Label([block for block, _key in dropped], []))  # the next Hello must not bring them back
     return len(dropped)
 
@@ -79,6 +80,6 @@ def expire(cell: Cell) -> None:
     """Drops what has outlived its time; the stores count for themselves."""
     for key in cell.caching.lifetimes.due(cell.now_us):
         for worker in cell.fleet.workers.values():
-            drop_here(cell, worker, key)
+            cell.counters["expired_blocks"] += drop_here(cell, worker, key)
     if due_us := cell.caching.lifetimes.next_us():
         cell.timers.at(due_us, "ttl")

@@ -48,6 +48,7 @@ def leave(cell: Cell, worker: Worker, sequence: Sequence) -> None:
     if rule.priority:
         worker.index.prioritize(keys, rule.priority, end_us)
     if rule.pin:
+        cell.counters["pinned_requests"] += 1
         pin = worker.index.pin(keys, end_us, rule.priority)
         cell.caching.pins.append(RequestPin(request.tenant, worker.epoch, pin, tuple(keys)))
 
