@@ -17,6 +17,7 @@ def bit_of(tier: str) -> int:
     """The bit of a tier's name; what is neither DRAM nor NVMe is remote."""
     return {"dram": DRAM, "nvme": NVME}.get(tier, REMOTE)
 
+
 MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 
 Payload = bytes | memoryview

@@ -144,6 +144,11 @@ class Walk:
             if link.epoch:
                 self.simulation.disconnect(link, dead=self.rng.random() < 0.5, tell=self.rng.random() < 0.8)
 
+    def drain_worker(self) -> None:
+        link = self.rng.choice(self.simulation.links)
+        if link.epoch and self.rng.random() < 0.4:
+            self.simulation.drain(link, self.rng.choice((0, 5_000, 100_000)))
+
     def store_moves(self) -> None:
         rng, simulation = self.rng, self.simulation
         if "host" not in simulation.stores:
@@ -201,6 +206,7 @@ class Walk:
             (self.deliver, 10),
             (self.lose_gateway, 0.4),
             (self.cut_worker, 0.5),
+            (self.drain_worker, 0.4),
             (self.store_moves, 2),
             (self.cache_moves, 1.5),
             (self.jump, 0.3),
@@ -255,6 +261,8 @@ def test_walks_reach_every_corner() -> None:
         "thrown_out_blocks",
         "expired_blocks",
         "pinned_requests",
+        "workers_drained",
+        "handed_over",
     ):
         assert total[name] > 0, name
 
