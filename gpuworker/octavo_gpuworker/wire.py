@@ -68,7 +68,8 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
 def _notes(offload: pb.Offload) -> list[BlockNote]:
     """One per block; every list of the message has one entry per block or none."""
     count = len(offload.block_ids) // 4
-    tags = [offload.namespaces[at : at + TAG_BYTES] for at in range(0, len(offload.namespaces), TAG_BYTES)]
+    starts = range(0, len(offload.namespaces), TAG_BYTES)
+    tags = [tag if any(tag := offload.namespaces[at : at + TAG_BYTES]) else b"" for at in starts]
     lists = (tags, offload.ttl_us, offload.priorities, offload.recompute_us, offload.tiers)
     if not any(lists):
         return []

@@ -8,6 +8,7 @@ import pytest
 from octavo.packing import pack_keys, pack_u32, unpack_u32
 from octavo.v1 import worker_pb2 as pb
 from octavo_gpuworker.orders import (
+    BlockNote,
     AdmitOrder,
     FirstToken,
     GrantOrder,
@@ -120,3 +121,22 @@ def test_report_whole() -> None:
 def test_an_empty_report_is_a_heartbeat() -> None:
     message = report_to(Report(step=4))
     assert message == pb.Report(step=4)
+
+
+def test_an_offload_s_notes_and_none() -> None:
+    keys, tag = bytes(64), b"t" * 16
+    told = pb.Offload(
+        xfer_id=1,
+        block_ids=pack_u32([4, 5]),
+        keys=keys,
+        parents=keys,
+        namespaces=bytes(16) + tag,
+        ttl_us=[0, 9],
+        tiers=[2, 0],
+    )
+    (order,) = orders_from(pb.Orders(orders=[pb.Order(offload=told)]))
+    assert isinstance(order, OffloadOrder)
+    assert order.metas == [BlockNote(b"", 0, 0, 0, 2), BlockNote(tag, 9, 0, 0, 0)]
+    plain = pb.Offload(xfer_id=1, block_ids=pack_u32([4]), keys=bytes(32), parents=bytes(32))
+    (order,) = orders_from(pb.Orders(orders=[pb.Order(offload=plain)]))
+    assert isinstance(order, OffloadOrder) and order.metas == []

@@ -62,7 +62,7 @@ class Shelf:
         for path in sorted(self._folder.glob("preload-*.json")):
             try:
                 yield _kept(json.loads(path.read_bytes()))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 self._log.warning("preload file %s cannot be read and is left out: %s", path.name, error)
 
     def generations(self) -> dict[str, int]:
