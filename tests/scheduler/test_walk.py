@@ -6,10 +6,16 @@ checked as it goes, and at the end everything must be free.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from random import Random
 
 import pytest
+from octavo_scheduler.core import Core
+from octavo_scheduler.event_log import EventLog, replay
+from octavo_scheduler.events import Event
+from octavo_scheduler.orders import Effects
+from octavo_scheduler.outbox import Update
 from octavo_scheduler.policy import Policy
 
 from tests.scheduler.chaos import ChaosStore, ChaosWorker
@@ -198,6 +204,35 @@ def test_walks_reach_every_corner() -> None:
         "worker_losses",
     ):
         assert total[name] > 0, name
+
+
+class LoggedCore(Core):
+    """A core whose every input and order is written down, as the driver does it."""
+
+    def __init__(self, policy: Policy, now_us: int = 0) -> None:
+        super().__init__(policy, now_us)
+        self.out = io.StringIO()
+        self._log = EventLog(self.out, policy, now_us)
+
+    def handle(self, event: Event) -> Effects:
+        text = self._log.before(event)
+        effects = super().handle(event)
+        self._log.after(text, effects)
+        return effects
+
+    def collect(self, gateway: int) -> list[Update]:
+        self._log.collected(gateway)
+        return super().collect(gateway)
+
+
+@pytest.mark.parametrize("seed", range(len(ORDERS)))
+def test_a_walk_replays_to_the_same_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under every policy what the core does follows from what it was given, byte for byte."""
+    monkeypatch.setattr("tests.scheduler.harness.Core", LoggedCore)
+    core = Walk(seed).run(1200).core
+    assert isinstance(core, LoggedCore)
+    played = replay(core.out.getvalue().splitlines())
+    assert played.difference == "" and played.events >= 1200 and played.orders > 100
 
 
 @pytest.mark.soak
