@@ -116,6 +116,7 @@ class Cell:
     """Everything the core knows. `now_us` is the time of the event at hand; nothing here looks at a clock."""
 
     __slots__ = (
+        "_orders",
         "admission_due",
         "busy_correction",
         "classes",
@@ -159,6 +160,7 @@ class Cell:
         self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self._orders = {name: policy.order_of(name) for name in self.classes}
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
@@ -188,6 +190,10 @@ class Cell:
         """A number that was never given before: seqs, transfers and ranks."""
         self.next_number += 1
         return self.next_number
+
+    def order_of(self, slo_class: str) -> str:
+        """Policy.order_of, looked up once per class."""
+        return self._orders.get(slo_class, self.policy.order)
 
     def itl_target_us(self, slo_class: str) -> int:
         """Bound of the gaps between the tokens of a class; 0: none."""

@@ -59,7 +59,9 @@ def admit(cell: Cell, plan: Plan) -> None:
             sampling=request.sampling,
             seed=leader_choice.seed,
             deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
-            rank=prefill_turn(cell.policy, cell.outlook, request, prefill_us, beside, cell.now_us, rank),
+            rank=prefill_turn(
+                cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank
+            ),
             max_len=request.max_len,
             request_id=request.request_id,
             traceparent=request.traceparent,
