@@ -28,6 +28,8 @@ class Plan:
     free_needed: int
     growth: int  # blocks expected later
     worst: int  # blocks that may be asked for later, at most
+    waits: bool = False  # it does not fit yet, and is better than any that does
+    spreads: bool = False  # another worker holds more of the prompt
 
     @property
     def sibling_blocks(self) -> int:
