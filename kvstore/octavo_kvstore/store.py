@@ -189,7 +189,12 @@ class Store:
         return gone
 
     def delete_namespace(self, namespace: bytes) -> int:
-        """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk."""
+        """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk.
+
+        Where records are encrypted their key is destroyed first, so none of them can be read while the sweep goes on.
+        """
+        for tier in self._tiers:
+            tier.erase(namespace)
         keys = {key for _, queue in self._below for key in queue.of_namespace(namespace)}
         keys.update(key for tier in self._tiers for key in tier.of_namespace(namespace))
         return sum(self.delete(key) for key in keys)
