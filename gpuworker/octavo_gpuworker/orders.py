@@ -105,6 +105,7 @@ class LoadOrder:
 class LabelOrder:
     blocks: list[int]
     keys: list[bytes]
+    parents: list[bytes]  # zeros: the head of a chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,16 @@ class PolicyOrder:
     max_seqs: int
 
 
-Order = AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An order of a kind that this worker has no use for: it changes nothing and counts as applied."""
+
+    kind: str
+
+
+Order = (
+    AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder | PassedOver
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +202,4 @@ class Report:
     """Of each of its steps: they are of equal composition."""
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
+    orders_applied: int = 0

@@ -294,7 +294,6 @@ NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
     "engine.deterministic": (False,),
-    "scheduler.batching": ("continuous",),
     "cache.codec": ("none",),
     "cache.blending": (False,),
     "speculative.method": ("none",),

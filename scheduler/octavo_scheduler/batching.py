@@ -59,7 +59,7 @@ def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
 
 def grant(worker: Worker, sequence: Sequence, count: int) -> None:
     """Appends `count` free blocks to the sequence's table and tells the worker."""
-    blocks = worker.pool.take(count)
+    blocks = worker.take(count, "growth")
     sequence.blocks.extend(blocks)
     worker.ungranted -= count
     worker.orders.append(Grant(sequence.seq, blocks))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo_scheduler import lifecycle, placement, reports, residency
-from octavo_scheduler.admission import fits
+from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -32,6 +32,8 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.limits import hopeless, memory
+from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policy import SECOND_US, Policy
@@ -72,7 +74,7 @@ class Core:
         if cell.now_us >= self._next_audit_us:
             self._audit()
         for worker in list(cell.touched):
-            if worker.hungry:
+            if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
         if cell.admission_due:
@@ -87,8 +89,7 @@ class Core:
             if worker.offload_candidates:
                 self._offload(worker)
             if worker.orders:
-                cell.effects.orders.append((worker.epoch, worker.orders))
-                worker.orders = []
+                cell.effects.orders.append((worker.epoch, worker.take_orders()))
         cell.touched.clear()
         cell.effects.next_wakeup_us = self._next_wakeup()
         return cell.effects
@@ -121,9 +122,8 @@ class Core:
         worker = Worker(event, cell.policy)
         cell.fleet.workers[worker.epoch] = worker
         if cell.policy.prefix_cache:
-            for block, key in event.resident:
-                if 0 < block < event.num_blocks:
-                    worker.index.add(key, block)
+            held = zip(event.resident, event.resident_parents, strict=False)
+            worker.index.adopt([(block, key, parent - 1) for (block, key), parent in held], cell.now_us)
         worker.orders.append(step_policy(worker, cell.policy))
         cell.touched[worker] = None
         cell.fleet.changed()
@@ -216,33 +216,54 @@ class Core:
                 transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
                 worker.transfers[transfer.xfer_id] = transfer
                 worker.offloads_in_flight += 1
-                worker.orders.append(Offload(transfer.xfer_id, blocks, keys, parents))
+                transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
 
     # -- admission -------------------------------------------------------------------------------------------------
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
+        jam = Jam(self.cell)
         with self.cell.queue.in_turn(self.cell.now_us) as turn:
             for request in turn:
-                if not self._admit(request):
+                if not jam.holds(request):
+                    self._admit(request, jam)
+                if jam.total:
                     return
 
-    def _admit(self, request: Request) -> bool:
-        """Seats what of it can start; False: it, and so everyone behind it, must wait for room."""
+    def _admit(self, request: Request, jam: Jam) -> None:
+        """Seats what of it can start, or tells the round's jam what it lacks."""
+        cell = self.cell
         while waiting := request.waiting_choices():
-            plan = placement.best_plan(self.cell, request)
+            plan = placement.best_plan(cell, request)
             if plan is None:
                 if request.live and waiting:
-                    return False
+                    self._displace(request)
+                    jam.pool(request)
                 break
-            if placement.waits_for_join(self.cell, request, plan):
+            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
                 break
-            if not fits(plan, self.cell.policy, self.cell.history):
-                return False
-            residency.admit(self.cell, plan)
+            if not fits(plan, cell.policy, cell.history):
+                self._displace(request)
+                jam.pool(request)
+                break
+            residency.admit(cell, plan)
         if not request.waiting_choices():
-            self.cell.queue.remove(request)
-        return True
+            cell.queue.remove(request)
+
+    def _displace(self, request: Request) -> None:
+        """Somebody of lower priority may run where the head of the queue waits for room."""
+        lowest = min(self.cell.running_priorities, default=request.priority)
+        if lowest < request.priority:
+            residency.displace_lower(self.cell, request, placement.plans(self.cell, request))
+
+    def _make_room(self, plan: Plan) -> bool:
+        """On an idle worker only pins can be in the way of a request that fits the pool: they yield."""
+        worker = plan.worker
+        if worker.sequences or len(plan.choices) > len(worker.free_slots):
+            return False
+        back = residency.yield_pins(worker, plan.free_needed)
+        self.cell.counters["yielded_pin_blocks"] += back
+        return back > 0
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -251,12 +272,17 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind == "join":
+            elif kind in ("join", "wake"):
                 cell.admission_due = True
+            elif kind == "recover":
+                memory.recover(cell)
             elif request is None or not request.live:
                 continue
             elif kind == "deadline":
                 lifecycle.expire(cell, request)
+            elif kind == "hopeless":
+                if outcome := hopeless.hopeless(cell, request):
+                    lifecycle.expire(cell, request, outcome)
             elif kind == "orphan" and 0 <= request.orphaned_us <= cell.now_us - cell.policy.orphan_grace_us:
                 lifecycle.cancel_request(cell, request, "gateway-lost", None)
 
@@ -286,6 +312,8 @@ class Core:
             elif wrong := worker.audit():
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
+            else:
+                worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
 
     def _next_wakeup(self) -> int:

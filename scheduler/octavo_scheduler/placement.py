@@ -13,6 +13,7 @@ from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_gro
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.tiers import Directory
 
@@ -39,7 +40,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if never:
         lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
         return None
-    accepting = cell.fleet.accepting()
+    accepting = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
     if not any(worker.free_slots for worker in accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
@@ -55,6 +56,14 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
             return plan
         best = best or plan
     return best
+
+
+def plans(cell: Cell, request: Request) -> list[Plan]:
+    """What starting `request` would take on each worker, whether it fits or not."""
+    group = next_group(request.waiting_choices())
+    workers = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
+    keys = usable_keys(group[0], workers[0].block_tokens, cell.policy) if workers else []
+    return [_plan(cell, worker, group, keys) for worker in workers]
 
 
 def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:

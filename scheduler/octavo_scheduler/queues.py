@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import TracebackType
 
+from octavo_scheduler.limits.load import QueueLoad
 from octavo_scheduler.policies.line import Line, OrderedLine
 from octavo_scheduler.policies.orders import fcfs
 from octavo_scheduler.request import Request
@@ -13,14 +14,14 @@ from octavo_scheduler.request import Request
 class WaitingQueue:
     """Resubmits of the recovery grace first, then what `line` says."""
 
-    __slots__ = ("_first", "_line", "_next_number", "_requests", "prompt_tokens")
+    __slots__ = ("_first", "_line", "_next_number", "_requests", "load")
 
     def __init__(self, line: Line) -> None:
         self._first = OrderedLine(fcfs)
         self._line = line
         self._requests: dict[Request, None] = {}
         self._next_number = 0
-        self.prompt_tokens = 0
+        self.load = QueueLoad()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -38,7 +39,7 @@ class WaitingQueue:
             request.queue_number = self._next_number
         request.queued = True
         self._requests[request] = None
-        self.prompt_tokens += len(request.prompt)
+        self.load.add(request)
         request.accounts = self._line_of(request).push(request)
 
     def remove(self, request: Request) -> None:
@@ -47,7 +48,7 @@ class WaitingQueue:
             return
         request.queued = False
         del self._requests[request]
-        self.prompt_tokens -= len(request.prompt)
+        self.load.take(request)
         self._line_of(request).remove(request)
 
     def in_turn(self, now_us: int) -> Turn:
@@ -75,16 +76,10 @@ class WaitingQueue:
     def _line_of(self, request: Request) -> Line:
         return self._first if request.resubmitted else self._line
 
-    def refusal(self, prompt_tokens: int, max_requests: int, max_prompt_tokens: int) -> str:
-        """Why a new request cannot wait, naming the unit that is exhausted; empty when it can."""
-        if len(self) >= max_requests:
-            return f"{len(self)} requests wait (max_waiting_requests {max_requests}); retry later"
-        if len(self) and self.prompt_tokens + prompt_tokens > max_prompt_tokens:
-            return (
-                f"{self.prompt_tokens} prompt tokens wait and {prompt_tokens} more exceed "
-                f"max_waiting_prompt_tokens {max_prompt_tokens}; retry later"
-            )
-        return ""
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all that wait."""
+        return self.load.total.prompt_tokens
 
 
 class Turn:

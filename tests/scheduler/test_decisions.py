@@ -190,7 +190,8 @@ def test_grants_run_ahead_with_room_and_shrink_under_pressure() -> None:
 
 
 def test_step_policy_carries_two_budgets() -> None:
-    policy = step_policy(worker(), Policy(max_num_batched_tokens=600, max_num_seqs=4))
+    given = Policy(max_num_batched_tokens=600, max_num_seqs=4)
+    policy = step_policy(worker(max_num_batched_tokens=600, max_num_seqs=4), given)
     assert (policy.budget_with_decodes, policy.budget_alone) == (600, 2048)
     assert Policy(max_num_batched_tokens=4096).budget_alone == 4096
     assert Policy(max_num_batched_tokens=100).budget_alone == 400

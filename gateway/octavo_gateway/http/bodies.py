@@ -65,6 +65,8 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     cache_salt: str | None = None
+    priority: int | None = None
+    slo_class: str | None = None
     cache: CacheBody | None = None
 
 

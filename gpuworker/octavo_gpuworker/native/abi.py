@@ -29,7 +29,7 @@ class Matrix(ctypes.Structure):
     """OctavoMatrix."""
 
     _fields_ = (
-        ("data", c_void_p), ("scales", c_void_p), ("bias", c_void_p), ("columns", c_int64), ("depth", c_int64),
+        ("data", c_void_p), ("bias", c_void_p), ("columns", c_int64), ("depth", c_int64),
     )  # fmt: skip
 
 
@@ -86,9 +86,10 @@ def declare(library: ctypes.CDLL) -> None:
         "octavo_isa_of": (c_int32, (c_void_p,)),
         "octavo_sample": (c_int32, (ctypes.POINTER(Batch), c_void_p, c_int32, c_int32, *text)),
         "octavo_packed_bytes": (c_int64, (c_int32, c_int64, c_int64)),
-        "octavo_pack": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p, c_void_p)),
+        "octavo_pack": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
         "octavo_pack_gguf_int4": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
-        "octavo_unpack": (None, (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
+        "octavo_pack_gguf_int8": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
+        "octavo_unpack": (None, (c_int32, c_void_p, c_int64, c_int64, c_void_p)),
         "octavo_stream_bytes_per_s": (c_double, (c_void_p, c_int64, c_int32, c_int32)),
         "octavo_peak_macs_per_s": (c_double, (c_int32, c_int32, c_int32)),
     }

@@ -48,7 +48,7 @@ class WorkerWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
-    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size", "labels")
+    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size", "labels", "resident_parents")
     ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class WorkerHello(_message.Message):
     CALIBRATION_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_PARENTS_FIELD_NUMBER: _ClassVar[int]
     root_key: bytes
     block_tokens: int
     num_blocks: int
@@ -81,7 +82,8 @@ class WorkerHello(_message.Message):
     calibration: Calibration
     vocab_size: int
     labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    resident_parents: bytes
+    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., resident_parents: _Optional[bytes] = ...) -> None: ...
 
 class StepGroup(_message.Message):
     __slots__ = ("id", "rank", "size")
@@ -272,12 +274,14 @@ class StepPolicy(_message.Message):
     def __init__(self, budget_with_decodes: _Optional[int] = ..., budget_alone: _Optional[int] = ..., max_seqs: _Optional[int] = ..., draft_cap: _Optional[int] = ...) -> None: ...
 
 class Label(_message.Message):
-    __slots__ = ("block_ids", "keys")
+    __slots__ = ("block_ids", "keys", "parents")
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
     block_ids: bytes
     keys: bytes
-    def __init__(self, block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    parents: bytes
+    def __init__(self, block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_ids", "bias_values", "stop_ids", "min_tokens", "logprobs")
@@ -444,12 +448,14 @@ class FirstToken(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ..., load_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
 
 class LiveList(_message.Message):
-    __slots__ = ("seqs", "transfers")
+    __slots__ = ("seqs", "transfers", "orders_applied")
     SEQS_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_APPLIED_FIELD_NUMBER: _ClassVar[int]
     seqs: _containers.RepeatedScalarFieldContainer[int]
     transfers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, seqs: _Optional[_Iterable[int]] = ..., transfers: _Optional[_Iterable[int]] = ...) -> None: ...
+    orders_applied: int
+    def __init__(self, seqs: _Optional[_Iterable[int]] = ..., transfers: _Optional[_Iterable[int]] = ..., orders_applied: _Optional[int] = ...) -> None: ...
 
 class Trimmed(_message.Message):
     __slots__ = ("seq", "first_live_block", "group")

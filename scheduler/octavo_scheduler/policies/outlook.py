@@ -40,7 +40,7 @@ class Outlook:
     def job_us(self, request: Request) -> float:
         """Prefill, and the device time of the output it is still expected to give."""
         costs = self._costs()
-        predicted = self._history.predict(request.tenant, request.max_tokens)
+        predicted = self._history.predict(request.tenant, request.max_tokens, len(request.prompt))
         said = max((len(choice.output) for choice in request.choices), default=0)
         context_us = costs.context_token_us * len(request.prompt)
         return self.prefill_us(request) + max(1, predicted - said) * (costs.decode_seq_us + context_us)

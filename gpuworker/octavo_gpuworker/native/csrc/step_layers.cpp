@@ -22,7 +22,7 @@ void Step::embed_row(int64_t row) {
         for (int64_t i = 0; i < config_.d_model; ++i) x[i] = bf16_to_float(from[i]);
     } else {
         std::vector<float> padded(weights_.head.depth);
-        unpack_column(config_.head_format, weights_.head.data, weights_.head.scales, token, weights_.head.depth,
+        unpack_column(config_.head_format, weights_.head.data, token, weights_.head.depth,
                       padded.data());
         std::copy_n(padded.data(), config_.d_model, x);
     }
