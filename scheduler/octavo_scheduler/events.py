@@ -198,6 +198,8 @@ class StoreJoined:
     now_us: int
     store_id: str
     connection: int
+    reachable: bool = False  # by kvstores of other hosts
+    fetches: bool = False  # from them
 
 
 @dataclass(slots=True)
@@ -221,6 +223,18 @@ class StoreInventory:
     number: int
     keys: list[bytes]
     last: bool
+
+
+@dataclass(slots=True)
+class StoreCoded:
+    """What compression did in a kvstore since it last told."""
+
+    now_us: int
+    store_id: str
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
 
 
 @dataclass(slots=True)
@@ -248,6 +262,7 @@ Event = (
     | StoreJoined
     | StoreChanged
     | StoreInventory
+    | StoreCoded
     | StoreLost
     | Tick
 )

@@ -15,7 +15,6 @@ from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.request import Choice, Outcome, Request
-from octavo_scheduler.tiers import Directory
 
 
 def score_us(
@@ -67,12 +66,7 @@ def plans(cell: Cell, request: Request) -> list[Plan]:
 
 
 def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
-    return make_plan(worker, group, keys, cell.policy, cell.history, _answering(cell, worker))
-
-
-def _answering(cell: Cell, worker: Worker) -> Directory | None:
-    directory = cell.fleet.directory_of(worker)
-    return directory if directory is not None and directory.answers(cell.now_us) else None
+    return make_plan(worker, group, keys, cell.policy, cell.history, cell.fleet.reach_of(worker, cell.now_us))
 
 
 def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) -> list[tuple[float, int]]:
@@ -95,9 +89,8 @@ def _cost_us(cell: Cell, worker: Worker, keys: list[bytes], length: int) -> floa
     policy = cell.policy
     cached = worker.index.match_len(keys, len(keys))
     load_us = 0.0
-    directory = _answering(cell, worker) if worker.store_id else None
-    if directory is not None and (loads := load_run(worker, keys, cached, policy, directory)):
-        load_us = worker.link.predict_us(loads * worker.block_bytes)
+    if worker.store_id:
+        loads, load_us = load_run(worker, keys, cached, policy, cell.fleet.reach_of(worker, cell.now_us))
         cached += loads
     if worker.computing:
         cached += _join_run(worker, keys, cached)
