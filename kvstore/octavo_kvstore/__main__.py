@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
 import uuid
@@ -14,11 +15,15 @@ from octavo.rpc.host import Host, run_service
 from octavo.v1 import kvstore_pb2, kvstore_pb2_grpc
 
 from octavo_kvstore.announce import Announcer, Identity
+from octavo_kvstore.arena_desk import ArenaDesk
+from octavo_kvstore.arena_file import ArenaFolder
 from octavo_kvstore.limits import limits_of
 from octavo_kvstore.metrics import StoreCollector
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.service import KvStoreServicer
 from octavo_kvstore.store import Store
+from octavo_kvstore.tier import Tier
+from octavo_kvstore.tiers.arena import ArenaTier
 from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.tiers.lmdb_values import LmdbTier
 from octavo_kvstore.tiers.slab import SlabTier
@@ -28,7 +33,7 @@ SWEEP_S = 5.0
 PIN_FILE = "pins.bin"
 
 
-def open_store(manifest: Manifest, run_dir: Path) -> Store:
+def open_store(manifest: Manifest, run_dir: Path, folder_of_arena: ArenaFolder | None = None) -> Store:
     """The store that the manifest describes; a tier of 0 bytes is left out. Blocks while NVMe files are looked at.
 
     Raises OctavoError when the NVMe folder cannot be used.
@@ -38,9 +43,13 @@ def open_store(manifest: Manifest, run_dir: Path) -> Store:
     folder = Path(cache.nvme_path) if cache.nvme_path else run_dir / "nvme"
     has_nvme = "nvme" in cache.tiers and cache.nvme_bytes > 0
     pins = PinTable(folder / PIN_FILE if has_nvme else None)
-    dram = None
+    dram: Tier | None = None
     if "dram" in cache.tiers and cache.dram_bytes:
-        dram = HeapTier(cache.dram_bytes, pins.is_pinned, limits_of(cache, secret, "dram"))
+        limits = limits_of(cache, secret, "dram")
+        if folder_of_arena is not None:
+            dram = ArenaTier(folder_of_arena, cache.dram_bytes, pins.is_pinned, limits)
+        else:
+            dram = HeapTier(cache.dram_bytes, pins.is_pinned, limits)
     nvme = None
     if has_nvme:
         backend = SlabTier if cache.nvme_backend == "slab" else LmdbTier
@@ -48,12 +57,28 @@ def open_store(manifest: Manifest, run_dir: Path) -> Store:
     return Store(dram, nvme, pins, manifest.kvstore.write_behind_bytes)
 
 
+def open_arena(manifest: Manifest, log: logging.Logger) -> ArenaFolder | None:
+    """The folder of the arena; None when the manifest names none or this host has no such folder: payload then travels in messages.
+
+    Raises OctavoError when the folder is there and cannot be used, or its volume is too small.
+    """
+    path = manifest.kvstore.arena_path
+    if not path or "dram" not in manifest.cache.tiers or not manifest.cache.dram_bytes:
+        return None
+    if not Path(path).is_dir():
+        log.warning("kvstore.arena_path %s: no such folder; blocks travel in messages", path)
+        return None
+    return ArenaFolder(Path(path), manifest.cache.dram_bytes)
+
+
 async def setup(host: Host) -> None:
     """Registers the service and starts it; ready once the tiers are open."""
     settings = host.manifest.kvstore
-    store = await asyncio.to_thread(open_store, host.manifest, host.run_dir)
+    folder = open_arena(host.manifest, host.log)
+    store = await asyncio.to_thread(open_store, host.manifest, host.run_dir, folder)
+    desk = ArenaDesk(store, store.arena, folder) if store.arena is not None and folder is not None else None
     identity = Identity(settings.store_id or socket.gethostname(), uuid.uuid4().hex, "")
-    servicer = KvStoreServicer(store, identity.store_id, identity.boot_id)
+    servicer = KvStoreServicer(store, identity.store_id, identity.boot_id, desk)
     kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(servicer, host.server)  # type: ignore[no-untyped-call]
     host.announce(kvstore_pb2.DESCRIPTOR)
     host.metrics.register(StoreCollector(store))
@@ -67,16 +92,18 @@ async def setup(host: Host) -> None:
     if settings.scheduler:
         identity = Identity(identity.store_id, identity.boot_id, address)
         host.spawn(Announcer(store, identity, settings.scheduler, open_channel).run(), "announce")
-    host.spawn(_expire_pins(store), "pins")
+    host.spawn(_expire_pins(store, desk, host.log), "pins")
     host.spawn(_sweep(store), "sweep")
     host.log.info("listening on %s", address)
     host.set_state("serving")
 
 
-async def _expire_pins(store: Store) -> None:
+async def _expire_pins(store: Store, desk: ArenaDesk | None, log: logging.Logger) -> None:
     while True:
         await asyncio.sleep(PIN_EXPIRY_S)
         store.expire_pins()
+        if desk is not None and (slots := desk.reap()):
+            log.warning("%d arena slots came back from workers that died", slots)
 
 
 async def _sweep(store: Store) -> None:

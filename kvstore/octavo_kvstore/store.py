@@ -17,12 +17,15 @@ from octavo_kvstore.events import EventLog
 from octavo_kvstore.index import Clock
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tiers.arena import SLOT_COUNTS, ArenaTier
 from octavo_kvstore.watch import TierChange, Watcher
 from octavo_kvstore.writebehind import WriteBehind
 
 WRITE_BEHIND_BYTES = 64 * 2**20
 CLOSE_FLUSH_S = 5.0
 QUEUE_TIER = "queue"
+PREFETCH_SHARE = 4
+"""One hint may fill at most this part of DRAM, as 1/PREFETCH_SHARE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Store:
     ) -> None:
         self._dram = dram
         self._nvme = nvme
+        self.arena = dram if isinstance(dram, ArenaTier) else None
+        """The DRAM tier when it lies in shared memory."""
         self._pins = pins
         self._clock_s = clock_s
         self._wall_s = wall_s
@@ -212,6 +217,51 @@ class Store:
         """Ends a lease; an unknown or ended one is a no-op."""
         self._pins.release(lease)
 
+    def release_owner(self, owner: int) -> list[int]:
+        """Ends the leases of an owner that is no more; returns their numbers."""
+        return self._pins.release_owner(owner)
+
+    def lift(self, key: bytes, layout: bytes) -> Found | None:
+        """Brings a block that only the tiers below hold into the arena; None when there is no such block, or no slot.
+
+        The payload may be a view of the slot. Reads the disk.
+        """
+        if self.arena is None or self._nvme is None:
+            return None
+        queued = self._queue.get(key) if self._queue is not None else None
+        if queued is not None and queued.layout == layout and not self._is_over(queued):
+            outcome, evicted = self.arena.put(queued)
+            found = Found(queued, QUEUE_TIER) if outcome is not Put.REFUSED else None
+        else:
+            block, evicted = self.arena.lift(key, layout, self._nvme)
+            found = Found(block, self._nvme.name) if block is not None else None
+        self.promotions += found is not None
+        self._note_demoted(evicted)
+        self.reconcile([key, *evicted])
+        return found
+
+    def prefetch(self, keys: Sequence[bytes]) -> int:
+        """Lifts the blocks of a chain that lie below DRAM, head first, as long as they fit beside each other; how many.
+
+        For a request that still waits: its load then finds them in DRAM. Reads the disk.
+        """
+        if self._dram is None or self._nvme is None:
+            return 0
+        lifted, room = 0, self._dram.stats().capacity_bytes // PREFETCH_SHARE
+        for key in keys:
+            layout = self._nvme.layout_of(key)
+            if self._dram.contains(key) or not layout:
+                continue
+            found = self.lift(key, layout) if self.arena is not None else self.get(key, layout)
+            if found is None:
+                break
+            lifted += 1
+            room -= len(found.block.payload)
+            if room < len(found.block.payload):
+                break
+        self.prefetched += lifted
+        return lifted
+
     def set_pinned(self, keys: Sequence[bytes], *, pinned: bool) -> int:
         """Pins keys for good, or lets them go; returns how many of them are held. Writes a small file. Raises OSError."""
         for key in keys:
@@ -312,6 +362,11 @@ class Store:
         """One entry per tier, fastest first."""
         return [tier.stats() for tier in (self._dram, self._nvme) if tier is not None]
 
+    @property
+    def has_lower_tier(self) -> bool:
+        """Whether blocks go further down than DRAM."""
+        return self._nvme is not None
+
     def counters(self) -> dict[str, float]:
         """Counters and gauges beside those of the tiers."""
         queue = self._queue
@@ -324,11 +379,15 @@ class Store:
             "promotions": float(self.promotions),
             "demotions": float(self.demotions),
             "prefetched": float(self.prefetched),
+            **{name: float(count) for name, count in self._slot_counts().items()},
             "write_behind_bytes": float(queue.waiting_bytes if queue else 0),
             "write_behind_written": float(queue.written if queue else 0),
             "write_behind_dropped": float(queue.dropped if queue else 0),
             "write_behind_refused": float(queue.refused if queue else 0),
         }
+
+    def _slot_counts(self) -> dict[str, int]:
+        return self.arena.slot_counts() if self.arena is not None else dict.fromkeys(SLOT_COUNTS, 0)
 
     def flush(self, timeout_s: float) -> bool:
         """Waits for the writes behind; blocks, for tests and for the drain."""

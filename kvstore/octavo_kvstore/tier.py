@@ -103,6 +103,10 @@ class Tier(abc.ABC):
         """Every key of a namespace, unreadable ones too; a snapshot."""
 
     @abc.abstractmethod
+    def layout_of(self, key: bytes) -> bytes:
+        """The layout fingerprint of a held key; empty: not held."""
+
+    @abc.abstractmethod
     def parent_of(self, key: bytes) -> bytes:
         """The parent of a held key; empty: none, or the key is not held."""
 
@@ -168,6 +172,10 @@ class IndexedTier(Tier, Generic[Place]):
     def parent_of(self, key: bytes) -> bytes:
         entry = self._index.raw(key)
         return entry.parent if entry is not None else b""
+
+    def layout_of(self, key: bytes) -> bytes:
+        entry = self._index.find(key)
+        return entry.layout if entry is not None else b""
 
     def stats(self) -> TierStats:
         with self._lock:

@@ -8,6 +8,7 @@ from octavo.v1 import kvstore_pb2 as pb
 
 from octavo_kvstore.block import PLAIN, BlockMeta
 from octavo_kvstore.store import Found
+from octavo_kvstore.tiers.arena import SlotRef
 
 
 def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
@@ -47,3 +48,13 @@ def get_response(found: Found, now_s: float) -> pb.GetResponse:
         parent=block.parent,
         meta=meta_to(block.meta, now_s),
     )
+
+
+def ref_to(ref: SlotRef) -> pb.SlotRef:
+    """A slot for a client."""
+    return pb.SlotRef(slot=ref.slot, generation=ref.generation, length=ref.length, checksum=ref.checksum)
+
+
+def ref_from(message: pb.SlotRef) -> SlotRef:
+    """A slot that a client filled."""
+    return SlotRef(message.slot, message.generation, message.length, message.checksum)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from octavo_kvstore.arena_file import ArenaFolder
 from octavo_kvstore.block import Block, BlockMeta
 from octavo_kvstore.limits import TierLimits
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
 from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tiers.arena import ArenaTier
 from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.tiers.lmdb_values import LmdbTier
 from octavo_kvstore.tiers.slab import SlabTier
@@ -30,7 +32,7 @@ class StoreAsTier(Tier):
 
     name = "store"
 
-    def __init__(self, store: Store, dram: HeapTier, nvme: LmdbTier | SlabTier) -> None:
+    def __init__(self, store: Store, dram: HeapTier | ArenaTier, nvme: LmdbTier | SlabTier) -> None:
         self.store, self.dram, self.nvme = store, dram, nvme
 
     def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
@@ -68,6 +70,9 @@ class StoreAsTier(Tier):
     def of_namespace(self, namespace: bytes) -> list[bytes]:
         return list({*self.dram.of_namespace(namespace), *self.nvme.of_namespace(namespace)})
 
+    def layout_of(self, key: bytes) -> bytes:
+        return self.dram.layout_of(key) or self.nvme.layout_of(key)
+
     def parent_of(self, key: bytes) -> bytes:
         return self.dram.parent_of(key) or self.nvme.parent_of(key)
 
@@ -83,6 +88,12 @@ def damage_heap(tier: HeapTier, key: bytes) -> None:
     entry = tier._index.raw(key)
     assert entry is not None
     entry.place = replace(entry.place, payload=bytes(entry.place.payload).translate(FLIP))
+
+
+def damage_arena(tier: ArenaTier, key: bytes) -> None:
+    entry = tier._index.raw(key)
+    assert entry is not None and isinstance(entry.place, int) and tier._file is not None
+    tier._file.map.slot(entry.place)[0] ^= 1
 
 
 def damage_lmdb(tier: LmdbTier, key: bytes) -> None:
@@ -112,7 +123,9 @@ class Case:
         self.kind = kind
         self.now_s = 1000.0
         given = {"is_pinned": self.is_pinned, "limits": LIMITS, "clock_s": lambda: self.now_s}
-        heap = HeapTier(CAPACITY, **given)
+        folder.mkdir(exist_ok=True)
+        arena = ArenaTier(ArenaFolder(folder, CAPACITY), CAPACITY, **given) if "arena" in kind else None
+        heap = arena or HeapTier(CAPACITY, **given)
         lmdb_tier = LmdbTier(folder / "lmdb", CAPACITY, **given) if "lmdb" in kind else None
         slab = SlabTier(folder / "slab", CAPACITY, **given) if "slab" in kind else None
         lower = lmdb_tier or slab
@@ -124,7 +137,9 @@ class Case:
             self.tier = lower
 
         def damage(key: bytes) -> None:
-            if lower is None or kind.startswith("store"):
+            if isinstance(heap, ArenaTier):
+                damage_arena(heap, key)
+            elif lower is None or kind.startswith("store"):
                 damage_heap(heap, key)
             if lmdb_tier is not None:
                 damage_lmdb(lmdb_tier, key)
@@ -137,7 +152,7 @@ class Case:
         return key in self.pinned
 
 
-@pytest.fixture(params=["heap", "lmdb", "slab", "store-lmdb", "store-slab"])
+@pytest.fixture(params=["heap", "arena", "lmdb", "slab", "store-lmdb", "store-slab", "store-arena-slab"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     made = Case(request.param, tmp_path)
     yield made
