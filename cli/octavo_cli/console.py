@@ -58,6 +58,10 @@ class ConsoleWatcher:
         self.close()
         self._line("draining; Ctrl-C again stops at once")
 
+    def gate(self, state: str, said: str) -> None:
+        """A line per check of the release gate, and its verdict."""
+        self._line(f"{'gate':<12} {said}" if state == "running" else f"{'gate':<12} {state}: {said}")
+
     def close(self) -> None:
         """Takes the progress bar off the screen."""
         if self._progress is not None:

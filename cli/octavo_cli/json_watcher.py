@@ -10,7 +10,7 @@ from octavo_cli.state import ServiceState
 
 
 class JsonWatcher:
-    """Writes the cluster's events; `event` is service, log, died, ready or draining."""
+    """Writes the cluster's events; `event` is service, log, died, ready, gate or draining."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -37,6 +37,10 @@ class JsonWatcher:
     def draining(self) -> None:
         """The cluster was asked to stop."""
         self._write("draining")
+
+    def gate(self, state: str, said: str) -> None:
+        """The release gate runs, passed or failed."""
+        self._write("gate", state=state, message=said)
 
     def _write(self, event: str, **said: Any) -> None:
         self._out.write(json.dumps({"event": event, **said}) + "\n")

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 from octavo.errors import OctavoError
 
-from octavo_cli.commands import ask, bench, check, cluster, demo, diagnose, doctor, gate, profile, simulate, top, trace
+from octavo_cli.commands import (
+    ask,
+    bench,
+    check,
+    cluster,
+    demo,
+    diagnose,
+    doctor,
+    gate,
+    profile,
+    simulate,
+    size,
+    top,
+    trace,
+)
 from octavo_cli.exits import exit_code
 
 app = typer.Typer(
@@ -38,7 +52,7 @@ def root(
     """Octavo serves language models."""
 
 
-for group in (cluster, ask, top, trace, diagnose, profile, doctor, bench, check, gate, simulate, demo):
+for group in (cluster, ask, top, trace, diagnose, profile, doctor, bench, check, gate, simulate, size, demo):
     group.register(app)
 
 

@@ -27,6 +27,7 @@ from octavo_cli.state import ClusterState, Process, ServiceState, write_state
 
 POLL_STARTING_S, POLL_SERVING_S = 0.1, 0.5
 FIRST_BACKOFF_S, LAST_BACKOFF_S, STABLE_AFTER_S = 0.1, 5.0, 30.0
+FIRST_GATE_RETRY_S, LAST_GATE_RETRY_S = 5.0, 300.0
 
 
 class Watcher(Protocol):
@@ -46,6 +47,9 @@ class Watcher(Protocol):
 
     def draining(self) -> None:
         """The cluster was asked to stop."""
+
+    def gate(self, state: str, said: str) -> None:
+        """The release gate: `running` with each line that it writes, then `passed` or `failed` with its last one."""
 
 
 class Supervisor:
@@ -162,19 +166,33 @@ class Supervisor:
             self._watcher.ready(self.state.urls, time.monotonic() - self._started_s)
 
     async def _keep_gate(self) -> None:
-        """Runs the release gate whenever a gateway begins to wait for it; a failure before ready ends the cluster."""
+        """Runs the release gate whenever a gateway begins to wait for it; a failure before ready ends the cluster.
+
+        After ready (a gateway came back) a failed gate is run again, later each time: the cause may be mended by then.
+        """
+        wait_s = FIRST_GATE_RETRY_S
         while self._gate_flags is not None:
             waiting = [item for item in self.state.services if item.why == WAITING]
             others = [item for item in self.state.services if item.kind != "gateway"]
             if not waiting or any(item.state != "serving" for item in others):
                 await asyncio.sleep(POLL_STARTING_S)
                 continue
-            code, said = await run_gate_process(self._gate_flags, self._run_dir)
-            if code != 0 and not self.state.ready:
+            self._watcher.gate("running", f"the release gate runs; its log: {self._run_dir / 'logs' / LOG}")
+            code, said = await run_gate_process(
+                self._gate_flags, self._run_dir, lambda line: self._watcher.gate("running", line)
+            )
+            if code == 0:
+                wait_s = FIRST_GATE_RETRY_S
+                self._watcher.gate("passed", said)
+                await asyncio.sleep(POLL_SERVING_S)  # until the watcher has heard the gateway's new state
+                continue
+            if not self.state.ready:
                 self._failure = StartFailed.with_code(f"{said}; see {self._run_dir / 'logs' / LOG}", code)
                 self._stopping.set()
                 return
-            await asyncio.sleep(POLL_SERVING_S)  # until the watcher has heard the gateway's new state
+            self._watcher.gate("failed", f"{said}; the gateway stays closed and the gate runs again in {wait_s:g} s")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LAST_GATE_RETRY_S)
 
     async def _limit_start(self, ready_timeout_s: float) -> None:
         await asyncio.sleep(ready_timeout_s)

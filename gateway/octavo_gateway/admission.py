@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -17,13 +17,13 @@ from octavo.keys import choice_seed, extend_keys, namespace_root
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
+from octavo_gateway.caching.rules import check_cache
 from octavo_gateway.chat import ChatRenderer, check_messages
 from octavo_gateway.requests import RequestParams
 from octavo_gateway.tokenizer import Tokenizer
 
 COMPLETION_MAX_TOKENS: Final = 16
 MAX_NAME_CHARS: Final = 128
-MAX_SALT_CHARS: Final = 256
 I32: Final = 2**31 - 1
 _NOT_BODY: Final = frozenset({"request_id", "idempotency_key", "deadline_ms"})
 """What names an attempt rather than says what to generate: a retry may change it."""
@@ -39,6 +39,7 @@ class Limits:
     max_choices: int
     max_stop_strings: int = 16
     max_logprobs: int = 20
+    generations: Mapping[str, int] = field(default_factory=dict)  # of rotated tenant namespaces
 
 
 UNKNOWN_LIMITS: Final = Limits(b"", 16, I32, I32)
@@ -110,6 +111,12 @@ class AdmittedRequest:
     cache_off: bool
     cache_salt: str
     body_hash: bytes
+    cache_ttl_s: float = 0.0
+    cache_pin: bool = False
+    cache_priority: int = 0
+    cache_tiers: Sequence[str] = ()
+    cache_preload: str = ""
+    generation: int = 0  # of the tenant's namespace, in the keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,7 @@ class Admission:
         check.name("request_id", params.request_id, MAX_NAME_CHARS)
         check.name("idempotency_key", params.idempotency_key, MAX_NAME_CHARS)
         check.name("slo_class", params.slo_class, MAX_NAME_CHARS)
-        check.name("cache_salt", params.cache_salt, MAX_SALT_CHARS)
+        check_cache(params)
         check.integer("priority", params.priority, -I32 - 1, I32)
         check.integer("deadline_ms", params.deadline_ms, 0, 2**32 - 1)
         if params.n is not None:
@@ -230,6 +237,12 @@ class Admission:
             cache_off=params.cache_off,
             cache_salt=params.cache_salt,
             body_hash=body_hash(params, tenant),
+            cache_ttl_s=params.cache_ttl_s,
+            cache_pin=params.cache_pin,
+            cache_priority=params.cache_priority,
+            cache_tiers=tuple(params.cache_tiers),
+            cache_preload=params.cache_preload,
+            generation=limits.generations.get(tenant, 0),
         )
 
     def keys(self, prompt_ids: Sequence[int], tenant: str, salt: str, limits: Limits) -> bytes:
@@ -238,15 +251,16 @@ class Admission:
 
     def root(self, tenant: str, salt: str, limits: Limits) -> bytes:
         """The parent of a first block's key in the tenant's namespace."""
-        return namespace_root(limits.root_key, self.secret, tenant, salt)
+        return namespace_root(limits.root_key, self.secret, tenant, salt, limits.generations.get(tenant, 0))
 
     def rekey(self, admitted: AdmittedRequest, limits: Limits) -> AdmittedRequest:
-        """The same request under another root key, after a worker of another make came."""
+        """The same request under another root key or namespace: a worker of another make came, or it was rotated."""
         keys = root = b""
         if not admitted.cache_off:
             keys = self.keys(admitted.prompt_ids, admitted.tenant, admitted.cache_salt, limits)
             root = self.root(admitted.tenant, admitted.cache_salt, limits)
-        return replace(admitted, prompt_keys=keys, root_key=limits.root_key, namespace_root=root)
+        generation = limits.generations.get(admitted.tenant, 0)
+        return replace(admitted, prompt_keys=keys, root_key=limits.root_key, namespace_root=root, generation=generation)
 
     def _max_tokens(self, params: RequestParams, prompt_tokens: int, limits: Limits) -> int:
         room = limits.max_model_len - prompt_tokens

@@ -8,6 +8,7 @@ from typing import Final
 
 from octavo.v1 import inference_pb2 as pb
 
+from octavo_gateway.caching.rules import one_salt
 from octavo_gateway.requests import (
     ChatMessage,
     Cost,
@@ -74,8 +75,14 @@ def _common(kind: str, context: pb.RequestContext, sampling: pb.Sampling, option
     params.priority = context.priority
     params.slo_class = context.slo_class
     params.deadline_ms = context.deadline_ms
-    params.cache_off = context.cache_off
-    params.cache_salt = context.cache_salt
+    cache = context.cache
+    params.cache_off = context.cache_off or cache.off
+    params.cache_salt = one_salt(context.cache_salt, cache.salt)
+    params.cache_ttl_s = cache.ttl
+    params.cache_pin = cache.pin
+    params.cache_priority = cache.priority
+    params.cache_tiers = tuple(cache.tiers)
+    params.cache_preload = cache.preload
     return params
 
 

@@ -36,7 +36,7 @@ class GatewayMetrics:
         self,
         registry: CollectorRegistry,
         live_count: Callable[[], int],
-        slo_classes: Mapping[str, Mapping[str, float]] | None = None,
+        slo_classes: Mapping[str, Mapping[str, float | str]] | None = None,
         default_class: str = "default",
         model: str = "",
     ) -> None:
@@ -50,7 +50,7 @@ class GatewayMetrics:
 
     def itl_target_s(self, slo_class: str) -> float:
         """The class's bound of the inter-token latency; 0: none."""
-        return self._classes.get(slo_class or self._default_class, {}).get("itl_p99_ms", 0.0) / 1e3
+        return float(self._classes.get(slo_class or self._default_class, {}).get("itl_p99_ms", 0.0)) / 1e3
 
     def watch_viewers(self, viewers: Callable[[], int]) -> None:
         """Who looks at the live view now."""
@@ -126,7 +126,7 @@ class GatewayMetrics:
         if not live.finished:
             return live.outcome
         name = live.admitted.slo_class if live.admitted is not None else ""
-        target_s = self._classes.get(name or self._default_class, {}).get("ttft_ms", 0.0) / 1e3
+        target_s = float(self._classes.get(name or self._default_class, {}).get("ttft_ms", 0.0)) / 1e3
         if target_s and live.first_token and live.first_token - live.received > target_s:
             measured = live.ttft_parts()
             return measured[0].largest() if measured is not None else "ttft"

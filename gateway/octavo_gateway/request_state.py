@@ -43,6 +43,7 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
             deadline_s=None,
             body_hash=bytes.fromhex(content.pop("body_hash")),
             seeds=tuple(content.pop("seeds")),
+            cache_tiers=tuple(content.pop("cache_tiers", ())),
             sampling=Sampling(
                 **{
                     **sampling,

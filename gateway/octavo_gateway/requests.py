@@ -59,6 +59,11 @@ class RequestParams:
     deadline_ms: int = 0
     cache_off: bool = False
     cache_salt: str = ""
+    cache_ttl_s: float = 0.0
+    cache_pin: bool = False
+    cache_priority: int = 0
+    cache_tiers: Sequence[str] = ()
+    cache_preload: str = ""
 
 
 @dataclass(frozen=True, slots=True)

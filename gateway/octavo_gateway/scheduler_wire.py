@@ -47,6 +47,15 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
         gateway_state=dump_state(admitted),
         cache_off=admitted.cache_off,
         namespace_root=admitted.namespace_root,
+        cache=scheduler_pb2.CacheRule(
+            ttl_us=round(admitted.cache_ttl_s * 1e6),
+            pin=admitted.cache_pin,
+            priority=admitted.cache_priority,
+            tiers=admitted.cache_tiers,
+            generation=admitted.generation,
+            layout=admitted.root_key[:8],
+            preload=admitted.cache_preload,
+        ),
     )
 
 
@@ -78,6 +87,7 @@ def limits_from(welcome: scheduler_pb2.GatewayWelcome, max_stop_strings: int, ma
         max_choices=welcome.max_choices,
         max_stop_strings=max_stop_strings,
         max_logprobs=max_logprobs,
+        generations=dict(welcome.namespace_generations),
     )
 
 

@@ -34,6 +34,13 @@ PATIENCE_S: Final = 60.0
 """How long live requests wait for a scheduler to come back."""
 MAX_PENDING: Final = 20_000
 
+
+def keyed_otherwise(admitted: AdmittedRequest, limits: Limits) -> bool:
+    """Its block keys are not those that the cell uses now."""
+    generation = limits.generations.get(admitted.tenant, 0)
+    return (admitted.root_key, admitted.generation) != (limits.root_key, generation)
+
+
 Call = grpc.aio.StreamStreamCall[scheduler_pb2.AttachGatewayRequest, scheduler_pb2.AttachGatewayResponse]
 Rekey = Callable[[AdmittedRequest, Limits], AdmittedRequest]
 
@@ -242,7 +249,7 @@ class Upstream:
         elif live.admitted is None:
             self._send(scheduler_pb2.AttachGatewayRequest(attach=self._attaches[live.wire_id]))
         else:
-            if self.limits is not None and live.admitted.root_key != self.limits.root_key:
+            if self.limits is not None and keyed_otherwise(live.admitted, self.limits):
                 live.admitted = self._rekey(live.admitted, self.limits)
             live.attempt += 1
             live.resubmitted = self._clock()

@@ -93,6 +93,7 @@ class Engine:
         self._by_slot: dict[int, Sequence] = {}
         self._transfers: set[int] = set()
         self._ended: dict[int, int] = {}  # xfer_id -> ok_blocks, for an Admit that comes later
+        self._applied = 0  # orders of this epoch
         self._inbox: deque[Order | LoadedBlock | TransferDone] = deque()
         self._reporter = Reporter()
 
@@ -123,6 +124,7 @@ class Engine:
         if current is not None:
             if live:
                 current.live_seqs, current.live_transfers = list(self._by_seq), list(self._transfers)
+                current.orders_applied = self._applied
             reports.append(current)
         return reports
 
@@ -150,6 +152,7 @@ class Engine:
         self._by_slot.clear()
         self._transfers.clear()
         self._ended.clear()
+        self._applied = 0
         self._reporter.clear()
 
     # --- orders ----------------------------------------------------------------------------------------------------
@@ -160,6 +163,8 @@ class Engine:
             self._apply(self._inbox.popleft())
 
     def _apply(self, item: Order | LoadedBlock | TransferDone) -> None:
+        if not isinstance(item, LoadedBlock | TransferDone):
+            self._applied += 1
         match item:
             case AdmitOrder():
                 self._admit(item)
@@ -183,7 +188,7 @@ class Engine:
             case TransferDone():
                 self._transfer_done(item)
             case LabelOrder():
-                self.labels.set(item.blocks, item.keys)
+                self.labels.set(item.blocks, item.keys, item.parents)
             case PolicyOrder():
                 self.budget = StepBudget(item.budget_with_decodes, item.budget_alone, item.max_seqs)
 

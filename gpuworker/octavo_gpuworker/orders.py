@@ -61,6 +61,8 @@ class AdmitOrder:
     siblings: tuple[SiblingOrder, ...] = ()
     traceparent: str = ""
     request_id: str = ""
+    received_ns: int = field(default=0, compare=False)
+    """Wall clock when it came in; 0: unknown, the boundary at which it applies counts. A wait for a running step is the worker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class LoadOrder:
 class LabelOrder:
     blocks: list[int]
     keys: list[bytes]
+    parents: list[bytes]  # zeros: the head of a chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,16 @@ class PolicyOrder:
     max_seqs: int
 
 
-Order = AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An order of a kind that this worker has no use for: it changes nothing and counts as applied."""
+
+    kind: str
+
+
+Order = (
+    AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder | PassedOver
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +207,4 @@ class Report:
     """Of each of its steps: they are of equal composition."""
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
+    orders_applied: int = 0

@@ -146,7 +146,7 @@ def from_admit(order: AdmitOrder, now_ns: int) -> Sequence:
         wait_base=order.wait_base,
         traceparent=order.traceparent,
         request_id=order.request_id,
-        admitted_ns=now_ns,
+        admitted_ns=order.received_ns or now_ns,
     )
     leader.siblings = [leader.sibling(sibling) for sibling in order.siblings]
     return leader

@@ -137,7 +137,7 @@ class Worker:
 
     def hello(self) -> pb.WorkerHello:
         """What the scheduler learns at every connection."""
-        blocks, keys = self.engine.labels.resident()
+        blocks, keys, parents = self.engine.labels.resident()
         return pb.WorkerHello(
             root_key=self.root_key,
             block_tokens=self.pool.block_tokens,
@@ -148,6 +148,7 @@ class Worker:
             store_id=self._store_id,
             resident_blocks=pack_u32(blocks),
             resident_keys=pack_keys(keys),
+            resident_parents=pack_u32(parents),
             model=self._model_name,
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),

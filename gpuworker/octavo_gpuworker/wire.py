@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from octavo.packing import pack_u32, unpack_keys, unpack_u32
@@ -14,6 +15,7 @@ from octavo_gpuworker.orders import (
     LoadOrder,
     OffloadOrder,
     Order,
+    PassedOver,
     PolicyOrder,
     Report,
     Sampling,
@@ -27,9 +29,9 @@ TAG_BYTES = 16
 
 
 def orders_from(message: pb.Orders) -> Iterator[Order]:
-    """The orders of one message; kinds that this worker has no use for (Prepare) are passed over."""
+    """The orders of one message, one for each: the audit counts them."""
     for order in message.orders:
-        match order.WhichOneof("order"):
+        match kind := order.WhichOneof("order"):
             case "admit":
                 yield _admit(order.admit)
             case "grant":
@@ -54,10 +56,13 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 load = order.load
                 yield LoadOrder(load.xfer_id, unpack_keys(load.keys), unpack_u32(load.block_ids), load.limit_us)
             case "label":
-                yield LabelOrder(unpack_u32(order.label.block_ids), unpack_keys(order.label.keys))
+                label = order.label
+                yield LabelOrder(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))
             case "step_policy":
                 policy = order.step_policy
                 yield PolicyOrder(policy.budget_with_decodes, policy.budget_alone, policy.max_seqs)
+            case _:
+                yield PassedOver(kind or "")
 
 
 def _tags(packed: bytes) -> list[bytes]:
@@ -84,6 +89,7 @@ def _admit(admit: pb.Admit) -> AdmitOrder:
         siblings=tuple(SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids)) for s in admit.siblings),
         traceparent=admit.traceparent,
         request_id=admit.request_id,
+        received_ns=time.time_ns(),
     )
 
 
@@ -159,5 +165,7 @@ def report_to(report: Report) -> pb.Report:
             )
         )
     if report.live_seqs is not None and report.live_transfers is not None:
-        message.live.CopyFrom(pb.LiveList(seqs=report.live_seqs, transfers=report.live_transfers))
+        message.live.CopyFrom(
+            pb.LiveList(seqs=report.live_seqs, transfers=report.live_transfers, orders_applied=report.orders_applied)
+        )
     return message

@@ -30,6 +30,8 @@ class BlockMeta:
     """Never evicted."""
     recompute_us: int = 0
     """Predicted time to compute the block again; 0: unknown."""
+    lossy: bool = False
+    """The payload came out of a lossy codec: close to what a worker computed, not equal."""
 
     def merged(self, other: BlockMeta) -> BlockMeta:
         """What a second put of the same block makes of it: the longer life, the higher priority, pinned if either is."""
@@ -40,6 +42,7 @@ class BlockMeta:
             max(self.priority, other.priority),
             self.pinned or other.pinned,
             other.recompute_us or self.recompute_us,
+            self.lossy,  # the bytes stay those of the first put
         )
 
 
@@ -58,7 +61,8 @@ class Block:
     """32-byte layout fingerprint; a reader that expects another one gets a miss."""
     checksum: int
     """xxh3-64 of the payload, from the worker that computed it."""
-    payload: Payload
+    payload: Payload = field(repr=False)
+    """Never in a log or a span; so not in the repr either."""
     meta: BlockMeta = PLAIN
 
     def is_intact(self) -> bool:

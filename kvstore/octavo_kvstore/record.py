@@ -3,7 +3,7 @@
     offset  bytes  field
          0      4  magic "OCTK"
          4      2  format version, u16 little-endian
-         6      2  flags, u16: 1 pinned
+         6      2  flags, u16: 1 pinned, 2 lossy
          8      8  payload length, u64
         16      8  xxh3-64 of the payload (the worker's checksum)
         24      8  use number at the time of writing, u64: the order of eviction after a restart
@@ -32,7 +32,7 @@ from octavo_kvstore.block import KEY_BYTES, NAMESPACE_BYTES, Block, BlockMeta
 FORMAT_VERSION = 2
 HEADER_BYTES = 160
 _MAGIC = b"OCTK"
-_PINNED = 1
+_PINNED, _LOSSY = 1, 2
 _FIELDS = struct.Struct("<4sHHQQQ32s32s16sQQiI16x")
 _CHECK = struct.Struct("<Q")
 _NO_PARENT = bytes(KEY_BYTES)
@@ -57,7 +57,7 @@ def encode_header(block: Block, use_number: int) -> bytes:
     fields = _FIELDS.pack(
         _MAGIC,
         FORMAT_VERSION,
-        _PINNED if meta.pinned else 0,
+        (_PINNED if meta.pinned else 0) | (_LOSSY if meta.lossy else 0),
         len(block.payload),
         block.checksum,
         use_number,
@@ -81,11 +81,17 @@ def decode_header(key: bytes, header: bytes) -> Header | None:
     if xxhash.xxh3_64_intdigest(key + fields) != check:
         return None
     magic, version, flags, length, checksum, use_number, layout, parent, namespace, *life = _FIELDS.unpack(fields)
-    if magic != _MAGIC or version != FORMAT_VERSION or flags & ~_PINNED:
+    if magic != _MAGIC or version != FORMAT_VERSION or flags & ~(_PINNED | _LOSSY):
         return None
     expires_s, stored_s, priority, recompute_us = life
     meta = BlockMeta(
-        b"" if namespace == _NO_NAMESPACE else namespace, expires_s, stored_s, priority, bool(flags), recompute_us
+        b"" if namespace == _NO_NAMESPACE else namespace,
+        expires_s,
+        stored_s,
+        priority,
+        bool(flags & _PINNED),
+        recompute_us,
+        bool(flags & _LOSSY),
     )
     return Header(length, checksum, use_number, layout, b"" if parent == _NO_PARENT else parent, meta)
 

@@ -1,7 +1,7 @@
-"""The store: a DRAM tier over an NVMe tier, behind one put, get, contains and delete.
+"""The store: a DRAM tier over an NVMe tier over a shared one, behind one put, get, contains and delete.
 
-A put lands in DRAM and is written to NVMe behind it; a get looks in DRAM, in the queue between, then in NVMe, and
-lifts what it finds below back into DRAM. What is pinned is evicted from nowhere. A key counts as held while any tier
+A put lands in DRAM and is written to the tiers below behind it; a get looks in DRAM, in the queues between, then
+below, and lifts what it finds there back into DRAM. What is pinned is evicted from nowhere. A key counts as held while any tier
 or the queue has it, and each change of that is one numbered event; watchers hear of every tier.
 """
 
@@ -45,9 +45,9 @@ class _Said:
 
 
 class Store:
-    """Thread-safe; methods that may touch the disk say so. Either tier may be None.
+    """Thread-safe; methods that may touch the disk, or the network of a shared tier, say so. Any tier may be None.
 
-    With `dram` None blocks go through the queue to NVMe; with `nvme` None they live in DRAM alone.
+    With `dram` None blocks go through the queues to the tiers below; without those they live in DRAM alone.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Store:
         write_behind_bytes: int = WRITE_BEHIND_BYTES,
         clock_s: Callable[[], float] = time.monotonic,
         wall_s: Clock = time.time,
+        shared: Tier | None = None,
     ) -> None:
         self._dram = dram
-        self._nvme = nvme
         self.arena = dram if isinstance(dram, ArenaTier) else None
         """The DRAM tier when it lies in shared memory."""
         self._pins = pins
@@ -71,11 +71,13 @@ class Store:
         self._watchers: list[Watcher] = []
         self.events = EventLog()
         self.corrupt_puts = self.promotions = self.demotions = self.prefetched = 0
-        self._queue = None if nvme is None else WriteBehind(nvme, write_behind_bytes, self.reconcile)
-        if nvme is not None:
-            nvme.on_lost = self.reconcile
-            found = nvme.keys()
-            self._held.update((key, _Said(nvme.parent_of(key), (nvme.name,))) for key in found)
+        below = [tier for tier in (nvme, shared) if tier is not None]
+        self._below = [(tier, WriteBehind(tier, write_behind_bytes, self.reconcile)) for tier in below]
+        self._tiers = [tier for tier in (dram, *below) if tier is not None]
+        for tier in below:
+            tier.on_lost = self.reconcile
+        found = [key for tier in below for key in tier.keys()]  # noqa: SIM118
+        self._held.update((key, _Said(self._parent_of(key), self._tiers_of(key))) for key in found)
 
     def put(self, block: Block) -> Put:
         """Stores a block; STORED means that it can be read from now on, not that it is on disk. Never touches the disk.
@@ -108,23 +110,29 @@ class Store:
 
     def stored_above(self, block: Block, evicted: Sequence[bytes]) -> Put:
         """Sends a block that DRAM has on its way down, and says what has changed."""
-        queued = self._queue is not None and self._queue.offer(block)
+        queued = [queue.offer(block) for _, queue in self._below]
         self.reconcile([block.key, *evicted])
-        return Put.STORED if queued or self._dram is not None else Put.REFUSED
+        return Put.STORED if any(queued) or self._dram is not None else Put.REFUSED
 
     def note_known(self, block: Block) -> None:
         """A put of what is held already: a use, and its meta data."""
-        for tier in (self._dram, self._nvme):
-            if tier is not None:
-                tier.refresh(block.key, block.meta)
+        for tier in self._tiers:
+            tier.refresh(block.key, block.meta)
         self._touch(block.key)
 
-    def get(self, key: bytes, layout: bytes) -> Found | None:
-        """The block wherever it is held, or None. May read the disk: call it off the event loop."""
+    def get(self, key: bytes, layout: bytes, *, exact: bool = False) -> Found | None:
+        """The block wherever it is held, or None. May read the disk: call it off the event loop.
+
+        `exact`: a block that went through a lossy codec is a miss.
+        """
+        found = self._get(key, layout)
+        return None if found is None or (exact and found.block.meta.lossy) else found
+
+    def _get(self, key: bytes, layout: bytes) -> Found | None:
         check_key(key)
         if self._dram is not None and (block := self._dram.get(key, layout)) is not None:
-            if self._nvme is not None:
-                self._nvme.touch(key)  # what is hot above must not look cold below
+            for tier, _ in self._below:
+                tier.touch(key)  # what is hot above must not look cold below
             return Found(block, self._dram.name)
         found = self._get_below(key, layout)
         if found is None:
@@ -139,13 +147,22 @@ class Store:
         return found
 
     def _get_below(self, key: bytes, layout: bytes) -> Found | None:
-        if self._queue is None or self._nvme is None:
-            return None
-        block = self._queue.get(key)
-        if block is not None and block.layout == layout and not self._is_over(block) and block.is_intact():
-            return Found(block, QUEUE_TIER)
-        block = self._nvme.get(key, layout)
-        return None if block is None else Found(block, self._nvme.name)
+        queued = self._queued(key, layout)
+        if queued is not None and queued.is_intact():
+            return Found(queued, QUEUE_TIER)
+        for tier, _ in self._below:
+            block = tier.get(key, layout)
+            if block is not None:
+                return Found(block, tier.name)
+        return None
+
+    def _queued(self, key: bytes, layout: bytes) -> Block | None:
+        """A block that is on its way down and can be read."""
+        for _, queue in self._below:
+            block = queue.get(key)
+            if block is not None and block.layout == layout and not self._is_over(block):
+                return block
+        return None
 
     def _is_over(self, block: Block) -> bool:
         return bool(block.meta.expires_s) and self._wall_s() >= block.meta.expires_s
@@ -160,12 +177,9 @@ class Store:
         check_key(key)
         if self._dram is not None and self._dram.contains(key, layout):
             return self._dram.name
-        queued = self._queue.get(key) if self._queue is not None else None
-        if queued is not None and queued.layout == layout and not self._is_over(queued):
+        if self._queued(key, layout) is not None:
             return QUEUE_TIER
-        if self._nvme is not None and self._nvme.contains(key, layout):
-            return self._nvme.name
-        return ""
+        return next((tier.name for tier, _ in self._below if tier.contains(key, layout)), "")
 
     def contains(self, key: bytes, layout: bytes) -> bool:
         """Whether the key is held under this layout, anywhere."""
@@ -174,11 +188,11 @@ class Store:
     def delete(self, key: bytes) -> bool:
         """Forgets a key everywhere, pinned or not, before it returns; True when it was held. May write to the disk."""
         check_key(key)
-        # top down: a block on its way down has then landed before the lowest tier deletes it
+        # top down: a block on its way down has then landed before the tier below deletes it
         gone = self._dram is not None and self._dram.delete(key)
-        if self._queue is not None and self._nvme is not None:
-            gone = self._queue.discard(key) or gone
-            gone = self._nvme.delete(key) or gone
+        for tier, queue in self._below:
+            gone = queue.discard(key) or gone
+            gone = tier.delete(key) or gone
         if self._dram is not None:
             gone = self._dram.delete(key) or gone  # a get may have lifted it meanwhile
         self.reconcile([key])
@@ -186,10 +200,8 @@ class Store:
 
     def delete_namespace(self, namespace: bytes) -> int:
         """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk."""
-        keys = set(self._queue.of_namespace(namespace)) if self._queue is not None else set()
-        for tier in (self._dram, self._nvme):
-            if tier is not None:
-                keys.update(tier.of_namespace(namespace))
+        keys = {key for _, queue in self._below for key in queue.of_namespace(namespace)}
+        keys.update(key for tier in self._tiers for key in tier.of_namespace(namespace))
         return sum(self.delete(key) for key in keys)
 
     def pin(self, keys: Sequence[bytes], layout: bytes, limit_s: float, owner: int = 0) -> tuple[int, int]:
@@ -226,15 +238,17 @@ class Store:
 
         The payload may be a view of the slot. Reads the disk.
         """
-        if self.arena is None or self._nvme is None:
+        if self.arena is None:
             return None
-        queued = self._queue.get(key) if self._queue is not None else None
-        if queued is not None and queued.layout == layout and not self._is_over(queued):
+        found, evicted = None, list[bytes]()
+        if queued := self._queued(key, layout):
             outcome, evicted = self.arena.put(queued)
             found = Found(queued, QUEUE_TIER) if outcome is not Put.REFUSED else None
         else:
-            block, evicted = self.arena.lift(key, layout, self._nvme)
-            found = Found(block, self._nvme.name) if block is not None else None
+            holders = (tier for tier, _ in self._below if tier.contains(key, layout))
+            if (tier := next(holders, None)) is not None:
+                block, evicted = self.arena.lift(key, layout, tier)
+                found = Found(block, tier.name) if block is not None else None
         self.promotions += found is not None
         self._note_demoted(evicted)
         self.reconcile([key, *evicted])
@@ -245,11 +259,11 @@ class Store:
 
         For a request that still waits: its load then finds them in DRAM. Reads the disk.
         """
-        if self._dram is None or self._nvme is None:
+        if self._dram is None:
             return 0
         lifted, room = 0, self._dram.stats().capacity_bytes // PREFETCH_SHARE
         for key in keys:
-            layout = self._nvme.layout_of(key)
+            layout = next(filter(None, (tier.layout_of(key) for tier, _ in self._below)), b"")
             if self._dram.contains(key) or not layout:
                 continue
             found = self.lift(key, layout) if self.arena is not None else self.get(key, layout)
@@ -275,7 +289,7 @@ class Store:
 
     def sweep(self) -> list[bytes]:
         """Gives back the room of what is unreadable for its age; returns those keys. May write to the disk."""
-        gone = {key for tier in (self._dram, self._nvme) if tier is not None for key in tier.sweep()}
+        gone = {key for tier in self._tiers for key in tier.sweep()}
         self.reconcile(gone)
         return list(gone)
 
@@ -333,43 +347,37 @@ class Store:
                     self.events.append(key, removed=not tiers, tier=tiers[0] if tiers else "")
 
     def _tiers_of(self, key: bytes) -> tuple[str, ...]:
-        tiers = []
-        if self._dram is not None and self._dram.contains(key):
-            tiers.append(self._dram.name)
-        if self._queue is not None and self._queue.contains(key):
-            tiers.append(QUEUE_TIER)
-        if self._nvme is not None and self._nvme.contains(key):
-            tiers.append(self._nvme.name)
-        return tuple(tiers)
+        queued = [QUEUE_TIER] if any(queue.contains(key) for _, queue in self._below) else []
+        above = [self._dram.name] if self._dram is not None and self._dram.contains(key) else []
+        return (*above, *queued, *(tier.name for tier, _ in self._below if tier.contains(key)))
 
     def _parent_of(self, key: bytes) -> bytes:
-        if self._queue is not None and (block := self._queue.get(key)) is not None:
-            return block.parent
-        parents = (tier.parent_of(key) for tier in (self._dram, self._nvme) if tier is not None)
-        return next(filter(None, parents), b"")
+        for _, queue in self._below:
+            if (block := queue.get(key)) is not None:
+                return block.parent
+        return next(filter(None, (tier.parent_of(key) for tier in self._tiers)), b"")
 
     def _note_demoted(self, evicted: Sequence[bytes]) -> None:
         """Counts the blocks that left DRAM and are still held below it."""
-        below = [tier for tier in (self._queue, self._nvme) if tier is not None]
-        self.demotions += sum(any(tier.contains(key) for tier in below) for key in evicted)
+        below = [place for pair in self._below for place in pair]
+        self.demotions += sum(any(place.contains(key) for place in below) for key in evicted)
 
     def _touch(self, key: bytes) -> None:
-        for tier in (self._dram, self._nvme):
-            if tier is not None:
-                tier.touch(key)
+        for tier in self._tiers:
+            tier.touch(key)
 
     def tier_stats(self) -> list[TierStats]:
         """One entry per tier, fastest first."""
-        return [tier.stats() for tier in (self._dram, self._nvme) if tier is not None]
+        return [tier.stats() for tier in self._tiers]
 
     @property
     def has_lower_tier(self) -> bool:
         """Whether blocks go further down than DRAM."""
-        return self._nvme is not None
+        return bool(self._below)
 
     def counters(self) -> dict[str, float]:
         """Counters and gauges beside those of the tiers."""
-        queue = self._queue
+        queues = [queue for _, queue in self._below]
         return {
             "held_keys": float(len(self._held)),
             "events": float(self.events.number),
@@ -380,10 +388,10 @@ class Store:
             "demotions": float(self.demotions),
             "prefetched": float(self.prefetched),
             **{name: float(count) for name, count in self._slot_counts().items()},
-            "write_behind_bytes": float(queue.waiting_bytes if queue else 0),
-            "write_behind_written": float(queue.written if queue else 0),
-            "write_behind_dropped": float(queue.dropped if queue else 0),
-            "write_behind_refused": float(queue.refused if queue else 0),
+            "write_behind_bytes": float(sum(queue.waiting_bytes for queue in queues)),
+            "write_behind_written": float(sum(queue.written for queue in queues)),
+            "write_behind_dropped": float(sum(queue.dropped for queue in queues)),
+            "write_behind_refused": float(sum(queue.refused for queue in queues)),
         }
 
     def _slot_counts(self) -> dict[str, int]:
@@ -391,12 +399,11 @@ class Store:
 
     def flush(self, timeout_s: float) -> bool:
         """Waits for the writes behind; blocks, for tests and for the drain."""
-        return self._queue is None or self._queue.flush(timeout_s)
+        return all([queue.flush(timeout_s) for _, queue in self._below])
 
     def close(self, flush_s: float = CLOSE_FLUSH_S) -> None:
         """Writes what waits within the time and closes the tiers; afterwards everything misses. Blocks. Idempotent."""
-        if self._queue is not None:
-            self._queue.close(flush_s)
-        for tier in (self._dram, self._nvme):
-            if tier is not None:
-                tier.close()
+        for _, queue in self._below:
+            queue.close(flush_s)
+        for tier in self._tiers:
+            tier.close()

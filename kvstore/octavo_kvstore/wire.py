@@ -22,6 +22,7 @@ def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
         message.priority,
         message.pinned,
         message.recompute_us,
+        message.lossy,
     )
 
 
@@ -33,6 +34,7 @@ def meta_to(meta: BlockMeta, now_s: float) -> pb.BlockMeta:
         priority=meta.priority,
         pinned=meta.pinned,
         recompute_us=meta.recompute_us,
+        lossy=meta.lossy,
         age_us=max(0, int((now_s - meta.stored_s) * 1e6)) if meta.stored_s else 0,
     )
 

@@ -15,10 +15,20 @@ from blake3 import blake3
 from octavo.packing import pack_u32
 
 
-def namespace_root(root_key: bytes, secret: bytes, tenant: str, salt: str = "") -> bytes:
+def namespace_root(root_key: bytes, secret: bytes, tenant: str, salt: str = "", generation: int = 0) -> bytes:
     """The 32-byte parent of a tenant's first block: HMAC of the tenant under the server secret, plus the request's salt."""
-    tenant_mac = hmac.new(secret, tenant.encode(), hashlib.sha256).digest()
-    return blake3(b"octavo.namespace\0" + root_key + tenant_mac + salt.encode()).digest()
+    return root_of(root_key, namespace_mac(secret, tenant, generation), salt)
+
+
+def namespace_mac(secret: bytes, tenant: str, generation: int = 0) -> bytes:
+    """32 bytes that stand for a tenant; a rotation is the next generation, whose keys have nothing in common with the last."""
+    rotated = b"\0" + generation.to_bytes(4, "little") if generation else b""
+    return hmac.new(secret, tenant.encode() + rotated, hashlib.sha256).digest()
+
+
+def root_of(root_key: bytes, mac: bytes, salt: str = "") -> bytes:
+    """`namespace_root` for who has the mac and not the secret."""
+    return blake3(b"octavo.namespace\0" + root_key + mac + salt.encode()).digest()
 
 
 def namespace_tag(secret: bytes, tenant: str) -> bytes:

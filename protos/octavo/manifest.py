@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from math import inf
+from typing import Any, Literal, get_args, get_type_hints
 
 from octavo.errors import OctavoError
+from octavo.manifest_tables import slo_problem, tenant_problem
 
 
 class ManifestError(OctavoError, ValueError):
@@ -30,6 +32,8 @@ class Deployment:
     """Least severity that is written."""
     drain_timeout_s: float = 20.0
     """After SIGTERM, how long running requests may go on."""
+    wakeup_slice_us: int = 200
+    """Time slice of the threads that pass messages on (Linux 6.12 and later): they run soon beside compute threads; 0: the system's."""
     secret: str = "octavo-development-secret"
     """Server secret of the tenant namespaces (HMAC key); set your own outside development."""
 
@@ -100,6 +104,8 @@ class GpuWorker:
     """Prometheus text over HTTP; empty: off."""
     progress_timeout_s: float = 30.0
     """NOT_SERVING when there is work and no token advanced for this long."""
+    labels: tuple[str, ...] = ()
+    """Pools that this worker belongs to, by name; SLO classes choose among them with `pool` and `degrade_pool`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +114,12 @@ class Scheduler:
     """Where gateways, workers and kvstores dial in."""
     metrics_listen: str = "127.0.0.1:0"
     """Prometheus text over HTTP; empty: off."""
-    policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "fcfs"
-    """Order of the waiting queue."""
+    policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "slo-fair"
+    """Order of the waiting queue; a class of slo_classes may name another one for a queue of its own."""
     batching: Literal["continuous", "static", "dynamic"] = "continuous"
-    """How requests join running ones."""
+    """How requests join running ones: at any step; once the whole batch has ended; the same, after a wait for company."""
+    batching_max_wait_ms: float = 10.0
+    """Under dynamic batching, how long an idle worker waits for a full batch, from the first request's arrival."""
     max_num_seqs: int = 32
     """Sequences that run at once on a worker."""
     max_num_batched_tokens: int = 512
@@ -122,6 +130,12 @@ class Scheduler:
     """Queue limit; more are rejected with RESOURCE_EXHAUSTED."""
     max_waiting_prompt_tokens: int = 2_000_000
     """Queue limit in prompt tokens."""
+    max_waiting_kv_tokens: int = 0
+    """Queue limit in KV tokens that the waiting requests are expected to hold (prompt and predicted output); 0: none."""
+    max_waiting_gpu_s: float = 0.0
+    """Queue limit in predicted worker time of the waiting requests, seconds per worker; 0: none."""
+    max_overcommit: float = 4.0
+    """Most that running sequences may come to hold if each ran to its max_tokens, in sizes of the pool."""
     recovery_grace_s: float = 10.0
     """After start, resubmits go first and are not refused for lack of workers."""
     orphan_grace_s: float = 15.0
@@ -138,10 +152,10 @@ class Scheduler:
     """File for every input of the core and its orders, prompts included, to be replayed by `octavo simulate --replay`; an earlier one gets the ending `.earlier`; empty: off."""
     default_slo_class: str = "default"
     """Class of a request that names none."""
-    slo_classes: Mapping[str, Mapping[str, float]] = field(
+    slo_classes: Mapping[str, Mapping[str, float | str]] = field(
         default_factory=lambda: {"default": {"ttft_ms": 1000.0, "itl_p99_ms": 200.0}}
     )
-    """Name -> {ttft_ms, itl_p99_ms}."""
+    """Name -> {ttft_ms, itl_p99_ms, policy, weight, deadline_ms, on_overload, pool, degrade_pool, degrade_max_tokens}; see docs/scheduling.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +228,8 @@ class Tenants:
     """Tenants whose keys see every tenant's requests, the workers and the ledger in the live view."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Tenant -> share under fair policies."""
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Tenant -> {rate_tokens_per_s, burst_tokens, concurrency, kv_share}; `*`: every tenant that is not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +294,10 @@ NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
     "engine.deterministic": (False,),
-    "scheduler.policy": ("fcfs", "priority"),
-    "scheduler.batching": ("continuous",),
     "cache.codec": ("none",),
     "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),
-    "tenants.weights": ({},),
 }
 """Keys whose feature is not whole yet -> the values that work today."""
 
@@ -303,6 +316,7 @@ def check_values(manifest: Manifest) -> None:
     """Refuses values that can never work. Raises ManifestError naming the key, the value and the bound."""
     minimums: dict[str, float] = {
         "deployment.drain_timeout_s": 0,
+        "deployment.wakeup_slice_us": 0,
         "engine.kv_pool_bytes": 1,
         "engine.kv_num_blocks": 0,
         "engine.max_model_len": 0,
@@ -313,6 +327,10 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.max_num_batched_tokens_alone": 0,
         "scheduler.max_waiting_requests": 1,
         "scheduler.max_waiting_prompt_tokens": 1,
+        "scheduler.batching_max_wait_ms": 0,
+        "scheduler.max_waiting_kv_tokens": 0,
+        "scheduler.max_waiting_gpu_s": 0,
+        "scheduler.max_overcommit": 1,
         "scheduler.worker_silence_s": 0.5,
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
@@ -341,12 +359,14 @@ def check_values(manifest: Manifest) -> None:
     for key, given in (("quota_bytes", manifest.cache.quota_bytes), ("max_age_s", manifest.cache.max_age_s)):
         _check_tier_limits(f"cache.{key}", given)
     for name, slo in manifest.scheduler.slo_classes.items():
-        for metric in slo:
-            if metric not in ("ttft_ms", "itl_p99_ms"):
-                raise ManifestError(
-                    f"scheduler.slo_classes.{name}: {metric!r} is unknown; use ttft_ms, itl_p99_ms",
-                    field="scheduler.slo_classes",
-                )
+        if problem := slo_problem(slo, get_args(get_type_hints(Scheduler)["policy"])):
+            raise ManifestError(f"scheduler.slo_classes.{name}{problem}", field="scheduler.slo_classes")
+    for name, limits in manifest.tenants.limits.items():
+        if problem := tenant_problem(limits):
+            raise ManifestError(f"tenants.limits.{name}{problem}", field="tenants.limits")
+    for tenant, weight in manifest.tenants.weights.items():
+        if not 0 < weight < inf:
+            raise ManifestError(f"tenants.weights.{tenant}: {weight!r} must be above 0", field="tenants.weights")
 
 
 def _check_tier_limits(key: str, given: Mapping[str, Mapping[str, float]]) -> None:

@@ -27,6 +27,7 @@ class Plan:
     shared_blocks: int  # full prompt blocks that siblings share with the leader
     free_needed: int
     growth: int  # blocks expected later
+    worst: int  # blocks that may be asked for later, at most
 
     @property
     def sibling_blocks(self) -> int:
@@ -58,9 +59,21 @@ def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens
     return max(alone, shared + choices * (start - shared))
 
 
+MAX_PREEMPTIONS = 4
+"""A choice that was preempted so often is seated to its end the next time, and is nobody's victim any more."""
+
+
+def is_protected(choice: Choice) -> bool:
+    """Whether it was preempted as often as any may be."""
+    return choice.preemptions >= MAX_PREEMPTIONS
+
+
 def next_group(waiting: list[Choice]) -> list[Choice]:
-    """The choices to admit together: all that have no output yet (one prompt, one prefill), else the first."""
-    fresh = [choice for choice in waiting if not choice.output]
+    """The choices to admit together: all that have no output yet (one prompt, one prefill), else the first.
+
+    A protected one goes alone: several of them, each seated to its end, might never fit.
+    """
+    fresh = [choice for choice in waiting if not choice.output and not is_protected(choice)]
     return fresh if len(fresh) > 1 else waiting[:1]
 
 
@@ -97,13 +110,17 @@ def make_plan(
     matched = worker.index.match(keys, len(keys))
     load_keys = keys[len(matched) : len(matched) + load_run(worker, keys, len(matched), policy, directory)]
     positions = max_positions(request)
-    table = blocks_for(min(leader.length + 1, positions), block_tokens)
+    # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
+    table = blocks_for(positions if is_protected(leader) else min(leader.length + 1, positions), block_tokens)
     shared = min(len(request.prompt) // block_tokens, table) if len(choices) > 1 else table
-    revived = sum(map(worker.pool.is_cached, matched))
+    revived = worker.pool.count_cached(matched)
     need = table - len(matched) + (len(choices) - 1) * (table - shared) + revived
-    predicted = len(request.prompt) + history.predict(request.tenant, request.max_tokens)
+    prompt = len(request.prompt)
+    predicted = prompt + history.predict(request.tenant, request.max_tokens, prompt)
     target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
-    return Plan(worker, choices, matched, load_keys, table, shared, need, len(choices) * max(0, target - table))
+    worst = len(choices) * (blocks_for(positions, block_tokens) - table)
+    growth = len(choices) * max(0, target - table)
+    return Plan(worker, choices, matched, load_keys, table, shared, need, growth, worst)
 
 
 def worth_loading(worker: Worker, blocks: int, policy: Policy) -> bool:
@@ -117,7 +134,8 @@ def growth_of(sequence: Sequence, block_tokens: int, history: OutputHistory) -> 
     request = sequence.choice.request
     held = len(sequence.blocks)
     most = blocks_for(sequence.max_positions, block_tokens) - held
-    predicted = len(request.prompt) + history.predict(request.tenant, request.max_tokens)
+    prompt = len(request.prompt)
+    predicted = prompt + history.predict(request.tenant, request.max_tokens, prompt)
     # past its prediction a sequence is expected to need one block more, until it cannot
     return max(min(1, most), min(most, blocks_for(predicted, block_tokens) - held))
 
@@ -133,10 +151,13 @@ def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     if len(plan.choices) > len(worker.free_slots):
         return False
     free = worker.pool.free_blocks
+    usable = worker.pool.usable_blocks
     if not worker.sequences:
         return plan.free_needed <= free
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only
     left = free - plan.free_needed - plan.growth - margin_blocks(worker, policy)
+    if usable - free + plan.free_needed + worker.ungranted + plan.worst > policy.max_overcommit * usable:
+        return False
     if left < 0 or worker.ungranted <= left:  # nobody can grow beyond its last position
         return left >= 0
     return sum(growth_of(sequence, worker.block_tokens, history) for sequence in worker.running()) <= left

@@ -14,7 +14,7 @@ STEPS_IN_FLIGHT = 2
 
 def step_policy(worker: Worker, policy: Policy) -> StepPolicy:
     """The budgets of one worker."""
-    return StepPolicy(policy.max_num_batched_tokens, policy.budget_alone, worker.max_seqs)
+    return StepPolicy(worker.pace.budget, policy.budget_alone, worker.max_seqs)
 
 
 def ahead_tokens(worker: Worker, policy: Policy) -> int:
@@ -59,7 +59,7 @@ def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
 
 def grant(worker: Worker, sequence: Sequence, count: int) -> None:
     """Appends `count` free blocks to the sequence's table and tells the worker."""
-    blocks = worker.pool.take(count)
+    blocks = worker.take(count, "growth")
     sequence.blocks.extend(blocks)
     worker.ungranted -= count
     worker.orders.append(Grant(sequence.seq, blocks))

@@ -1,15 +1,12 @@
 """The blocks of one worker's pool and who holds each of them.
 
-A block has holders: sequences, transfers, the index. It is free when it has none; one that only the index holds is
+A block has holders: sequences, transfers, pins, the index. It is free when it has none; one that only the index holds is
 cached, and counts as free because eviction takes it at once. Block 0 is the null block and is never allocated.
-
-Eviction is least recently used. A sequence gives its blocks back from the tail to the head, so a chain's leaf is
-always older than its parent: least recently used is leaf first without a tree (SGLang's RadixCache order).
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import repeat
 
@@ -22,72 +19,167 @@ class OutOfBlocks(Exception):
 
 
 class BlockPool:
-    """Reference counts of `num_blocks` blocks, the null block included. `on_evict(block)` is called before reuse."""
+    """Reference counts of `num_blocks` blocks, the null block included.
 
-    __slots__ = ("_cached", "_free", "_indexed", "_on_evict", "_sequences", "_transfers", "num_blocks")
+    `evict(count)` must make at least so many cached blocks free, by drop_index. `on_cached(block)` follows every last
+    drop of a block that the index keeps.
+    """
 
-    def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
+    __slots__ = (
+        "_cached",
+        "_debt",
+        "_evict",
+        "_free",
+        "_indexed",
+        "_on_cached",
+        "_pins",
+        "_retired",
+        "_sequences",
+        "_transfers",
+        "cached_blocks",
+        "num_blocks",
+    )
+
+    def __init__(
+        self,
+        num_blocks: int,
+        evict: Callable[[int], None],
+        on_cached: Callable[[int], None] = lambda block: None,
+    ) -> None:
         if num_blocks < 2:
             raise ValueError(f"num_blocks: {num_blocks} leaves no block beside the null block; give at least 2")
         self.num_blocks = num_blocks
-        self._on_evict = on_evict
+        self._evict = evict
+        self._on_cached = on_cached
         self._sequences = [0] * num_blocks
         self._transfers = [0] * num_blocks
+        self._pins: dict[int, int] = {}
         self._indexed = bytearray(num_blocks)
+        self._cached = bytearray(num_blocks)
         self._free = list(range(num_blocks - 1, 0, -1))
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self.cached_blocks = 0
+        """Blocks that only the index holds."""
+        self._retired: list[int] = []
+        self._debt = 0  # to be retired as they come back
 
     @property
     def usable_blocks(self) -> int:
-        """All blocks but the null block."""
-        return self.num_blocks - 1
+        """All blocks but the null block and what is retired, or will be once it is free."""
+        return self.num_blocks - 1 - self.retired_blocks
+
+    @property
+    def retired_blocks(self) -> int:
+        """Blocks that are given to nobody any more, those included that somebody still holds."""
+        return len(self._retired) + self._debt
+
+    @property
+    def debt(self) -> int:
+        """Blocks that somebody holds and that will be retired when they come back."""
+        return self._debt
+
+    def retire(self, count: int) -> None:
+        """Takes `count` blocks out of use: unused ones, then cached ones, then whichever come back next."""
+        self._debt += count
+        self._pay_debt()
+
+    def restore(self, count: int) -> int:
+        """Puts up to `count` retired blocks back to use; returns how many."""
+        forgiven = min(count, self._debt)
+        self._debt -= forgiven
+        back = min(count - forgiven, len(self._retired))
+        for _ in range(back):
+            self._free.append(self._retired.pop())
+        return forgiven + back
+
+    def _pay_debt(self) -> None:
+        cached = min(self._debt - len(self._free), self.cached_blocks)
+        if cached > 0:
+            self._evict(cached)
+        count = min(self._debt, len(self._free))
+        if count:
+            self._retired += self._free[-count:]
+            del self._free[-count:]
+            self._debt -= count
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that no sequence and no transfer holds; cached ones count."""
-        return len(self._free) + len(self._cached)
+        """Blocks that no sequence, transfer or pin holds; cached ones count."""
+        return len(self._free) + self.cached_blocks
 
     @property
-    def cached_blocks(self) -> int:
-        """Blocks that only the index holds."""
-        return len(self._cached)
+    def empty_blocks(self) -> int:
+        """Blocks that hold nothing: taking them costs no cached one."""
+        return len(self._free)
+
+    @property
+    def pinned_blocks(self) -> int:
+        """Blocks under at least one pin."""
+        return len(self._pins)
 
     def take(self, count: int) -> list[int]:
         """`count` blocks, each held by one sequence. Evicts cached ones when needed. Raises OutOfBlocks."""
-        if count > self.free_blocks:
-            raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
-        taken: list[int] = []
-        for _ in range(count):
-            if self._free:
-                block = self._free.pop()
-            else:
-                block, _none = self._cached.popitem(last=False)
-                self._indexed[block] = 0
-                self._on_evict(block)
-            self._sequences[block] = 1
-            taken.append(block)
+        if count <= 0:
+            return []
+        free = self._free
+        if count > len(free):
+            if count > self.free_blocks:
+                raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
+            self._evict(count - len(free))
+        taken = free[: -count - 1 : -1]
+        del free[-count:]
+        sequences = self._sequences
+        for block in taken:
+            sequences[block] = 1
         return taken
 
     def share(self, block: int) -> None:
-        """One more sequence holds `block`, which someone holds already."""
-        if not (self._sequences[block] or self._transfers[block] or self._indexed[block]):
-            raise ValueError(f"block {block} is free and cannot be shared")
-        self._sequences[block] += 1
-        self._cached.pop(block, None)
+        """One more sequence holds `block`, which someone holds already. Raises ValueError when nobody does."""
+        self.share_all((block,))
+
+    def share_all(self, blocks: Iterable[int]) -> None:
+        """One more sequence holds each of `blocks`. Raises ValueError at the first that nobody holds."""
+        sequences, cached = self._sequences, self._cached
+        for block in blocks:
+            if cached[block]:
+                cached[block] = 0
+                self.cached_blocks -= 1
+            elif not self._is_held(block):
+                raise ValueError(f"block {block} is free and cannot be shared")
+            sequences[block] += 1
+
+    def fork(self, table: list[int], length: int, block_tokens: int) -> list[int]:
+        """A second table for the first `length` tokens of `table`: full blocks shared, a partial one taken anew.
+
+        The copy-on-write of n > 1 and of beams: whoever computes must copy the partial block before it writes there.
+        Raises OutOfBlocks when there is a partial block and none is free.
+        """
+        full, tail = divmod(length, block_tokens)
+        own = self.take(1) if tail else []
+        self.share_all(table[:full])
+        return table[:full] + own
 
     def drop(self, block: int) -> bool:
-        """A sequence's hold ends. True when neither sequence nor transfer is left. Raises ValueError on a double free."""
-        if self._sequences[block] <= 0:
-            raise ValueError(f"block {block} has no sequence holder to drop")
-        self._sequences[block] -= 1
-        return self._settle(block)
+        """A sequence's hold ends. True when no holder but the index is left. Raises ValueError on a double free."""
+        return self.drop_all((block,)) == 1
+
+    def drop_all(self, blocks: Iterable[int]) -> int:
+        """A sequence's holds end, in this order; how many blocks came back. Raises ValueError on a double free."""
+        sequences, back = self._sequences, 0
+        for block in blocks:
+            held = sequences[block] - 1
+            if held < 0:
+                raise ValueError(f"block {block} has no sequence holder to drop")
+            sequences[block] = held
+            if not held and self._settle(block):
+                back += 1
+        return back
 
     def hold_transfer(self, block: int) -> None:
         """A transfer begins to read or write `block`, which someone holds already."""
-        if not (self._sequences[block] or self._transfers[block] or self._indexed[block]):
-            raise ValueError(f"block {block} is free and cannot be transferred")
-        self._transfers[block] += 1
-        self._cached.pop(block, None)
+        if self._uncache(block) or self._is_held(block):
+            self._transfers[block] += 1
+            return
+        raise ValueError(f"block {block} is free and cannot be transferred")
 
     def drop_transfer(self, block: int) -> bool:
         """A transfer's hold ends. Raises ValueError on a double free."""
@@ -96,48 +188,102 @@ class BlockPool:
         self._transfers[block] -= 1
         return self._settle(block)
 
+    def hold_pin(self, block: int) -> None:
+        """A pin holds `block`, which the index holds already. Raises ValueError when it does not."""
+        if not self._indexed[block]:
+            raise ValueError(f"block {block} is not indexed and cannot be pinned")
+        self._uncache(block)
+        self._pins[block] = self._pins.get(block, 0) + 1
+
+    def drop_pin(self, block: int) -> bool:
+        """A pin's hold ends. Raises KeyError on a double free."""
+        self._pins[block] -= 1
+        if not self._pins[block]:
+            del self._pins[block]
+        return self._settle(block)
+
+    def is_pinned(self, block: int) -> bool:
+        """At least one pin holds it."""
+        return block in self._pins
+
     def hold_index(self, block: int) -> None:
-        """The index holds `block` from now on; a free block may be adopted (a restarted scheduler's Hello)."""
+        """The index holds `block` from now on, which someone else holds already."""
         if self._indexed[block]:
             raise ValueError(f"block {block} is indexed already")
+        if not self._is_held(block):
+            raise ValueError(f"block {block} is free and holds nothing to index")
         self._indexed[block] = 1
-        if not (self._sequences[block] or self._transfers[block]):
-            self._free.remove(block)
-            self._cached[block] = None
 
-    def drop_index(self, block: int) -> None:
-        """The index lets go of `block`."""
+    def adopt(self, blocks: list[int]) -> None:
+        """Free blocks become cached: a restarted scheduler learns from a worker's Hello what they hold.
+
+        Raises ValueError when one of them is not free. `on_cached` is not called.
+        """
+        wanted = set(blocks)
+        free = [block for block in self._free if block not in wanted]
+        if len(self._free) - len(free) != len(blocks):
+            raise ValueError("blocks: one of them is not free, or is given twice")
+        self._free = free
+        for block in blocks:
+            self._indexed[block] = self._cached[block] = 1
+        self.cached_blocks += len(blocks)
+
+    def drop_index(self, block: int) -> bool:
+        """The index lets go of `block`; True when that makes it free."""
         if not self._indexed[block]:
             raise ValueError(f"block {block} is not indexed")
         self._indexed[block] = 0
-        if self._cached.pop(block, 0) is None:
-            self._free.append(block)
+        if not self._uncache(block):
+            return False
+        self._free.append(block)
+        return True
 
     def is_cached(self, block: int) -> bool:
         """Only the index holds it."""
-        return block in self._cached
+        return bool(self._cached[block])
+
+    def first_cached(self) -> int:
+        """Any block that only the index holds; -1 when there is none."""
+        return self._cached.find(1)
+
+    def count_cached(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` only the index holds."""
+        return sum(map(self._cached.__getitem__, blocks))
 
     def is_exclusive(self, block: int) -> bool:
-        """Exactly one sequence holds it and no transfer does: ending that hold makes it free."""
-        return self._sequences[block] == 1 and not self._transfers[block]
+        """Exactly one sequence holds it, and no transfer or pin does: ending that hold makes it free."""
+        return self._sequences[block] == 1 and not self._transfers[block] and block not in self._pins
+
+    def _is_held(self, block: int) -> bool:
+        return self._sequences[block] > 0 or self._transfers[block] > 0 or block in self._pins
+
+    def _uncache(self, block: int) -> bool:
+        """Someone takes a hold of it, or the index lets go: whether it was cached until now."""
+        if not self._cached[block]:
+            return False
+        self._cached[block] = 0
+        self.cached_blocks -= 1
+        return True
 
     def _settle(self, block: int) -> bool:
-        if self._sequences[block] or self._transfers[block]:
+        if self._is_held(block):
             return False
         if self._indexed[block]:
-            self._cached[block] = None
+            self._cached[block] = 1
+            self.cached_blocks += 1
+            self._on_cached(block)
         else:
             self._free.append(block)
+        if self._debt:
+            self._pay_debt()
         return True
 
     def states(self) -> bytes:
-        """One byte per usable block: 0 free, 1 cached, 2 held by a sequence, 3 by several, 4 by a transfer."""
+        """One byte per usable block: 0 free, 1 cached or pinned, 2 held by a sequence, 3 by several, 4 by a transfer."""
         sequences = bytes(map(min, self._sequences, repeat(2)))
         held = bytes(3 * moving + count for moving, count in zip(map(bool, self._transfers), sequences, strict=True))
-        marks = bytearray(held[1:].translate(_STATE_OF))
-        for block in self._cached:
-            marks[block - 1] = 1
-        return bytes(marks)
+        # what is indexed and held by neither is cached or pinned
+        return bytes(map(max, held[1:].translate(_STATE_OF), self._indexed[1:]))
 
     def check_integrity(self) -> list[str]:
         """Every block is in exactly one state and no count is off; returns what is wrong, in words."""
@@ -145,17 +291,24 @@ class BlockPool:
         free = set(self._free)
         if len(free) != len(self._free):
             wrong.append("a block is twice in the free list")
-        if 0 in free or self._sequences[0] or self._transfers[0] or self._indexed[0]:
+        if 0 in free or self._sequences[0] or self._transfers[0] or self._indexed[0] or 0 in self._pins:
             wrong.append("the null block is in use")
+        if self.cached_blocks != sum(self._cached):
+            wrong.append("the count of cached blocks is off")
+        retired = set(self._retired)
+        if self._debt and self.free_blocks:
+            wrong.append("blocks are free that should be retired")
         for block in range(1, self.num_blocks):
-            held = self._sequences[block] > 0 or self._transfers[block] > 0
-            states = (block in free) + (block in self._cached) + held
+            held = self._is_held(block)
+            states = (block in free) + self._cached[block] + (block in retired) + held
             if states != 1:
                 wrong.append(f"block {block} is in {states} states")
-            if (block in self._cached) != (bool(self._indexed[block]) and not held):
+            if self._cached[block] != (self._indexed[block] and not held):
                 wrong.append(f"block {block}: cached and its holders disagree")
-            if self._sequences[block] < 0 or self._transfers[block] < 0:
+            if self._sequences[block] < 0 or self._transfers[block] < 0 or self._pins.get(block, 1) < 1:
                 wrong.append(f"block {block} has a negative count")
+            if block in self._pins and not self._indexed[block]:
+                wrong.append(f"block {block} is pinned and not indexed")
         return wrong
 
     def leaked(self, sequence_blocks: Iterable[list[int]], transfer_blocks: Iterable[list[int]]) -> int:
@@ -171,5 +324,5 @@ class BlockPool:
             transfers.update(table)
         wrong = sum(self._sequences[block] != count for block, count in sequences.items())
         wrong += sum(self._transfers[block] != count for block, count in transfers.items())
-        held = len(sequences.keys() | transfers.keys())
-        return wrong + abs(self.usable_blocks - self.free_blocks - held)
+        held = len(sequences.keys() | transfers.keys() | self._pins.keys())
+        return wrong + abs(self.num_blocks - 1 - len(self._retired) - self.free_blocks - held)

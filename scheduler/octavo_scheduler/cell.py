@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import Literal
 
-from octavo_scheduler.fleet import Fleet, Worker
+from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
+from octavo_scheduler.limits.accuracy import Correction, Errors
+from octavo_scheduler.limits.drain import DrainRate
+from octavo_scheduler.limits.rates import Rates
+from octavo_scheduler.limits.tenants import Tenants
 from octavo_scheduler.orders import Effects, Fact
+from octavo_scheduler.policies.orders import make_lines
+from octavo_scheduler.policies.outlook import Outlook
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.queues import WaitingQueue
 from octavo_scheduler.registry import Registry
@@ -17,11 +24,14 @@ from octavo_scheduler.slo import SloClass, parse_classes
 
 COUNTERS = (
     "preemptions",
+    "priority_preemptions",
+    "bring_back_predicted_us",
     "offloaded_blocks",
     "loads_started",
     "loaded_blocks",
     "wasted_load_blocks",
     "evicted_blocks",
+    "yielded_pin_blocks",
     "recomputed_tokens",
     "prefix_hit_tokens",
     "tier_hit_tokens",
@@ -31,6 +41,7 @@ COUNTERS = (
     "decode_busy_us",
     "steps",
     "mixed_steps",
+    "budget_changes",
     "starved_steps",
     "reports",
     "requests_submitted",
@@ -44,11 +55,18 @@ COUNTERS = (
     "workers_drained",
     "protocol_errors",
     "cancel_latency_us_last",
+    "requests_degraded",
+    "failed_allocations",
+    "promised_blocks",
+    "unkept_blocks",
 )
+
+PREDICTED = ("ttft", "start", "e2e")
+"""What is predicted and held against what happens: at the door, at the admission, at the door for the whole request."""
 
 SWEEP_FIRST = 1024
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake"]
+TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover"]
 
 
 class Timers:
@@ -97,32 +115,49 @@ class Cell:
         "admission_due",
         "classes",
         "counters",
+        "drain",
         "draining",
         "effects",
+        "errors",
         "fleet",
         "history",
         "ledger",
+        "lost_evictions",
         "next_number",
         "now_us",
+        "outlook",
         "policy",
         "queue",
+        "rates",
         "registry",
+        "running_priorities",
+        "start_correction",
         "started_us",
+        "tenants",
         "timers",
         "touched",
+        "wait_correction",
     )
 
     def __init__(self, policy: Policy, now_us: int) -> None:
         self.policy = policy
         self.now_us = self.started_us = now_us
         self.fleet = Fleet()
-        self.queue = WaitingQueue(policy.order)
         self.registry = Registry(policy.registry_ttl_us, policy.registry_bytes)
         self.timers = Timers()
         self.history = OutputHistory(policy.default_output_tokens)
         self.ledger = Ledger()
+        self.tenants = Tenants(policy.tenant_limits)
+        self.rates = Rates()
+        self.drain = DrainRate()
+        self.wait_correction, self.start_correction = Correction(), Correction()
+        self.errors = {name: Errors() for name in PREDICTED}
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
+        self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left
+        self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
         self.admission_due = False
         self.next_number = 0
@@ -134,10 +169,23 @@ class Cell:
         """Nothing to do yet."""
         return Effects([], [], [], set(), [], False, 0)
 
+    def evictions(self) -> dict[str, int]:
+        """Blocks that left the indexes so far, by reason (fleet.EVICTIONS, or cut)."""
+        total = dict(self.lost_evictions)
+        for worker in self.fleet.workers.values():
+            for reason, count in worker.all_evictions().items():
+                total[reason] += count
+        return total
+
     def number(self) -> int:
         """A number that was never given before: seqs, transfers and ranks."""
         self.next_number += 1
         return self.next_number
+
+    def itl_target_us(self, slo_class: str) -> int:
+        """Bound of the gaps between the tokens of a class; 0: none."""
+        target = self.classes.get(slo_class)
+        return int(target.itl_p99_ms * 1000) if target is not None else 0
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""

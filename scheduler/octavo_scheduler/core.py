@@ -6,12 +6,11 @@ blocks offloaded, and whatever that ordered is returned.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import lifecycle, reports, residency
-from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_group, usable_keys
+from octavo_scheduler import lifecycle, placement, reports, residency
+from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -33,11 +32,12 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.limits import hopeless, memory
+from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
-from octavo_scheduler.placement import score_us
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.request import Choice, Outcome, Request
+from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
 
@@ -74,7 +74,7 @@ class Core:
         if cell.now_us >= self._next_audit_us:
             self._audit()
         for worker in list(cell.touched):
-            if worker.hungry:
+            if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
         if cell.admission_due:
@@ -89,8 +89,7 @@ class Core:
             if worker.offload_candidates:
                 self._offload(worker)
             if worker.orders:
-                cell.effects.orders.append((worker.epoch, worker.orders))
-                worker.orders = []
+                cell.effects.orders.append((worker.epoch, worker.take_orders()))
         cell.touched.clear()
         cell.effects.next_wakeup_us = self._next_wakeup()
         return cell.effects
@@ -123,9 +122,8 @@ class Core:
         worker = Worker(event, cell.policy)
         cell.fleet.workers[worker.epoch] = worker
         if cell.policy.prefix_cache:
-            for block, key in event.resident:
-                if 0 < block < event.num_blocks:
-                    worker.index.add(key, block)
+            held = zip(event.resident, event.resident_parents, strict=False)
+            worker.index.adopt([(block, key, parent - 1) for (block, key), parent in held], cell.now_us)
         worker.orders.append(step_policy(worker, cell.policy))
         cell.touched[worker] = None
         cell.fleet.changed()
@@ -218,113 +216,54 @@ class Core:
                 transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
                 worker.transfers[transfer.xfer_id] = transfer
                 worker.offloads_in_flight += 1
-                worker.orders.append(Offload(transfer.xfer_id, blocks, keys, parents))
+                transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
 
     # -- admission -------------------------------------------------------------------------------------------------
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
-        for request in self.cell.queue:
-            while waiting := request.waiting_choices():
-                plan = self._best_plan(request)
-                if plan is None:
-                    if request.live and waiting:
-                        return
-                    break
-                if self._waits_for_join(request, plan):
-                    break
-                if not fits(plan, self.cell.policy, self.cell.history):
+        jam = Jam(self.cell)
+        with self.cell.queue.in_turn(self.cell.now_us) as turn:
+            for request in turn:
+                if not jam.holds(request):
+                    self._admit(request, jam)
+                if jam.total:
                     return
-                residency.admit(self.cell, plan)
-            if not request.waiting_choices():
-                self.cell.queue.remove(request)
 
-    def _best_plan(self, request: Request) -> Plan | None:
-        """The cheapest plan over all workers with room, or the cheapest of all when none has; refuses what never fits.
-
-        None: it was refused, or every worker's slots are taken.
-        """
+    def _admit(self, request: Request, jam: Jam) -> None:
+        """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
-        group = next_group(request.waiting_choices())
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
-        if never:
-            lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
-            return None
-        accepting = cell.fleet.accepting()
-        if not any(worker.free_slots for worker in accepting):
-            return None
-        keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
-        if len(accepting) == 1:
-            return self._plan(accepting[0], group, keys)
-        rated = self._rated(accepting, keys, group[0].length)
-        best: Plan | None = None
-        # a worker is costly to plan for and cheap to rate, and the cheapest one mostly has room
-        heapq.heapify(rated)
-        while rated:
-            plan = self._plan(accepting[heapq.heappop(rated)[1]], group, keys)
-            if fits(plan, cell.policy, cell.history):
-                return plan
-            best = best or plan
-        return best
+        while waiting := request.waiting_choices():
+            plan = placement.best_plan(cell, request)
+            if plan is None:
+                if request.live and waiting:
+                    self._displace(request)
+                    jam.pool(request)
+                break
+            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+                break
+            if not fits(plan, cell.policy, cell.history):
+                self._displace(request)
+                jam.pool(request)
+                break
+            residency.admit(cell, plan)
+        if not request.waiting_choices():
+            cell.queue.remove(request)
 
-    def _plan(self, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
-        cell = self.cell
-        return make_plan(worker, group, keys, cell.policy, cell.history, self._answering(worker))
+    def _displace(self, request: Request) -> None:
+        """Somebody of lower priority may run where the head of the queue waits for room."""
+        lowest = min(self.cell.running_priorities, default=request.priority)
+        if lowest < request.priority:
+            residency.displace_lower(self.cell, request, placement.plans(self.cell, request))
 
-    def _answering(self, worker: Worker) -> Directory | None:
-        directory = self.cell.fleet.directory_of(worker)
-        return directory if directory is not None and directory.answers(self.cell.now_us) else None
-
-    def _rated(self, workers: list[Worker], keys: list[bytes], length: int) -> list[tuple[float, int]]:
-        """(cost in microseconds, place in `workers`) of each. Most hold nothing of the prompt: those are quick to rate."""
-        first = keys[0] if keys else b""
-        budget = self.cell.policy.max_num_batched_tokens
-        rated: list[tuple[float, int]] = []
-        for at, worker in enumerate(workers):
-            if first in worker.index.block_of or first in worker.computing or worker.store_id:
-                cost_us = self._cost_us(worker, keys, length)
-            else:
-                backlog = worker.backlog_tokens() if worker.prefilling else 0
-                cost_us = score_us(length, backlog, len(worker.sequences), 0.0, worker.costs, budget)
-            rated.append((cost_us, at))
-        return rated
-
-    def _cost_us(self, worker: Worker, keys: list[bytes], length: int) -> float:
-        """What the first token is predicted to take there (placement.score_us)."""
-        policy = self.cell.policy
-        cached = worker.index.match_len(keys, len(keys))
-        load_us = 0.0
-        directory = self._answering(worker) if worker.store_id else None
-        if directory is not None and (loads := load_run(worker, keys, cached, policy, directory)):
-            load_us = worker.link.predict_us(loads * worker.block_bytes)
-            cached += loads
-        if worker.computing:
-            cached += self._join_run(worker, keys, cached)
-        uncached = length - cached * worker.block_tokens
-        backlog = worker.backlog_tokens() if worker.prefilling else 0
-        running = len(worker.sequences)
-        return score_us(uncached, backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
-
-    def _join_run(self, worker: Worker, keys: list[bytes], start: int) -> int:
-        """Blocks from `start` on that a running sequence is computing right now."""
-        end = start
-        while end < len(keys) and keys[end] in worker.computing:
-            end += 1
-        return end - start
-
-    def _waits_for_join(self, request: Request, plan: Plan) -> bool:
-        """Another sequence computes this prefix now: wait for it, but no longer than one's own prefill would take."""
-        cell = self.cell
-        if not cell.policy.join_prefill or not plan.worker.computing:
+    def _make_room(self, plan: Plan) -> bool:
+        """On an idle worker only pins can be in the way of a request that fits the pool: they yield."""
+        worker = plan.worker
+        if worker.sequences or len(plan.choices) > len(worker.free_slots):
             return False
-        keys = usable_keys(plan.choices[0], plan.worker.block_tokens, cell.policy)
-        if not self._join_run(plan.worker, keys, len(plan.matched) + len(plan.load_keys)):
-            return False
-        if request.join_until_us < 0:
-            own_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)
-            request.join_until_us = cell.now_us + max(1, int(own_us))
-            cell.timers.at(request.join_until_us, "join", request)
-        return cell.now_us < request.join_until_us
+        back = residency.yield_pins(worker, plan.free_needed)
+        self.cell.counters["yielded_pin_blocks"] += back
+        return back > 0
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -333,12 +272,17 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind == "join":
+            elif kind in ("join", "wake"):
                 cell.admission_due = True
+            elif kind == "recover":
+                memory.recover(cell)
             elif request is None or not request.live:
                 continue
             elif kind == "deadline":
                 lifecycle.expire(cell, request)
+            elif kind == "hopeless":
+                if outcome := hopeless.hopeless(cell, request):
+                    lifecycle.expire(cell, request, outcome)
             elif kind == "orphan" and 0 <= request.orphaned_us <= cell.now_us - cell.policy.orphan_grace_us:
                 lifecycle.cancel_request(cell, request, "gateway-lost", None)
 
@@ -368,6 +312,8 @@ class Core:
             elif wrong := worker.audit():
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
+            else:
+                worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
 
     def _next_wakeup(self) -> int:

@@ -18,12 +18,15 @@ from octavo_scheduler.request import Cost, Request, Sequence
 def charge(
     worker: Worker,
     wall_us: int,
+    steps: int,
     advanced: Items[Sequence],
     counts: Items[int],
     contexts: Items[int],
     prefilled: Mapping[int, int],
 ) -> None:
-    """Splits `wall_us` of the worker's steps over the sequences that `advanced` in them.
+    """Splits `wall_us` of the worker's `steps` over the sequences that `advanced` in them, and charges their decodes.
+
+    The prefill of a first residency was charged when it was admitted, and no tenant pays for a recompute.
 
     Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them (by their
     place) that had sampled nothing in this residency before, with the positions computed for them.
@@ -37,15 +40,22 @@ def charge(
     if wall_us <= 0 or total <= 0:
         return
     scale = wall_us / total
+    # tenants are charged what such steps are predicted to take: a slow moment of the machine is nobody's fault
+    predicted = 1 + steps * costs.fixed_us / total
     if not prefilled:  # nearly every report
         for sequence, weight in zip(advanced, weights, strict=True):
-            sequence.choice.request.cost.decode_us += weight * scale
+            request = sequence.choice.request
+            request.cost.decode_us += weight * scale
+            for account in request.accounts:
+                account.virtual_us += weight * predicted * account.per_us
         return
     for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):
         choice = sequence.choice
         cost = choice.request.cost
         if at not in prefilled:
             cost.decode_us += weight * scale
+            for account in choice.request.accounts:
+                account.virtual_us += weight * predicted * account.per_us
         elif choice.residencies > 1:
             cost.recompute_us += weight * scale
         else:

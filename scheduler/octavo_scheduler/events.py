@@ -115,7 +115,10 @@ class WorkerJoined:
     model: str = ""
     pid: int = 0
     resident: list[tuple[int, bytes]] = field(default_factory=list)
+    resident_parents: list[int] = field(default_factory=list)
+    """Place of each one's parent in `resident`, from 1; 0: the head of a chain. Without it nothing is indexed."""
     calibration: Calibration = Calibration()
+    labels: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -184,7 +187,10 @@ class Reported:
     decode_seqs: int = 0
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
+    orders_applied: int = 0  # of the epoch, when the live lists were made
     draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
+    failed_allocations: int = 0
+    backed_blocks: int = 0  # of its pool, the null block included; 0: as before
 
 
 @dataclass(slots=True)

@@ -8,38 +8,52 @@ from typing import NamedTuple
 from octavo_scheduler.costs import LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
+from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
-from octavo_scheduler.prefix import PrefixIndex
+from octavo_scheduler.prefix.radix import PrefixIndex
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
 from octavo_scheduler.tiers import Directory, Transfer
+
+EVICTIONS = ("admission", "growth", "shrink")
+"""What cached blocks make room for: a newcomer's first table, a running sequence that grows, or a pool that shrinks."""
 
 
 class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
     __slots__ = (
+        "_budget",
+        "backed_blocks",
+        "batch_due_us",
+        "batch_since_us",
         "block_bytes",
         "block_tokens",
+        "closed_until_us",
         "computing",
         "costs",
         "draining",
         "epoch",
         "evicted",
+        "evictions",
         "free_slots",
         "hello",
         "hungry",
         "index",
         "joined_us",
+        "labels",
         "last_progress_us",
         "last_report_us",
         "link",
         "max_seqs",
         "offload_candidates",
         "offloads_in_flight",
+        "ordered",
         "orders",
+        "pace",
         "pool",
         "preempting",
         "prefilling",
+        "recovers_us",
         "sequences",
         "slots",
         "starved",
@@ -55,11 +69,17 @@ class Worker:
         self.epoch = hello.epoch
         self.worker_id = hello.worker_id
         self.store_id = hello.store_id
+        self.labels = frozenset(hello.labels)
+        self.closed_until_us = 0  # after a failed allocation nothing is admitted until then
+        self.recovers_us = 0
+        self.backed_blocks = 0  # usable blocks that the worker says it can back; 0: all
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
         self.offload_candidates: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # block -> key, parent's key
-        self.index = PrefixIndex(hello.num_blocks, self._forgotten)
+        self.costs = StepCosts(hello.calibration)
+        self._budget = policy.max_num_batched_tokens
+        self.index = PrefixIndex(hello.num_blocks, self._forgotten, self.block_cost_us, hello.block_bytes)
         self.pool = self.index.pool
         self.slots: list[Sequence | None] = [None] * self.max_seqs
         self.free_slots = list(range(self.max_seqs - 1, -1, -1))
@@ -71,18 +91,53 @@ class Worker:
         self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0
         self.evicted = 0  # cached blocks taken for others, since the last report
+        self.evictions = dict.fromkeys(EVICTIONS, 0)  # the same by what they made room for, since the worker joined
         self.draining = False
         self.preempting: set[int] = set()
         self.offloads_in_flight = 0
-        self.costs = StepCosts(hello.calibration)
+        self.pace = Pace(policy.max_num_batched_tokens)
+        self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
+        self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
-        self.orders: list[Order] = []
+        self.orders: list[Order] = []  # of the event at hand
+        self.ordered = 0  # orders of the events before it
         self.steps = 0
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 
     def _forgotten(self, block: int) -> None:
         self.offload_candidates.pop(block, None)
         self.evicted += 1
+        self.evictions["shrink"] += 1  # unless take() has another name for it
+
+    def block_cost_us(self, depth: int) -> float:
+        """Predicted time to compute block `depth` of a chain again, in a prefill of whole chunks."""
+        tokens = self.block_tokens
+        context_us = self.costs.context_token_us * depth * tokens / self._budget
+        return tokens * (self.costs.prefill_token_us + context_us)
+
+    def order(self, order: Order) -> int:
+        """Gives an order; returns its number among all of this epoch, from 1, which the worker's live list comes back to."""
+        self.orders.append(order)
+        return self.ordered + len(self.orders)
+
+    def take_orders(self) -> list[Order]:
+        """What was ordered since the last call."""
+        orders, self.orders = self.orders, []
+        self.ordered += len(orders)
+        return orders
+
+    def take(self, count: int, why: str) -> list[int]:
+        """`count` free blocks for a sequence; cached ones that go for it are booked under `why`. Raises OutOfBlocks."""
+        before = self.evicted
+        blocks = self.pool.take(count)
+        taken = self.evicted - before
+        self.evictions["shrink"] -= taken
+        self.evictions[why] += taken
+        return blocks
+
+    def all_evictions(self) -> dict[str, int]:
+        """Blocks that have left the index, by reason."""
+        return self.evictions | {"cut": self.index.cut_blocks}
 
     def take_evicted(self) -> int:
         """Cached blocks that made room for others since the last call."""
@@ -221,9 +276,15 @@ class Fleet:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
 
-    def accepting(self) -> list[Worker]:
-        """Workers that may be given new sequences."""
-        return [worker for worker in self.workers.values() if not worker.draining]
+    def accepting(self, pool: str = "") -> list[Worker]:
+        """Workers that may be given new sequences; with a pool's name only those with that label."""
+        return [
+            worker for worker in self.workers.values() if not worker.draining and (not pool or pool in worker.labels)
+        ]
+
+    def open_to(self, pool: str, now_us: int) -> list[Worker]:
+        """Those of `accepting` whose admission no failed allocation has closed."""
+        return [worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us]
 
     def shapes(self) -> list[Shape]:
         """The different shapes among the workers that accept; few, however many workers there are."""

@@ -19,6 +19,7 @@ CELL_COUNTERS: Final = (
     ("preemptions", "Sequences stopped to give their blocks to others."),
     ("recomputed_tokens", "Tokens prefilled again after a preemption or the loss of a worker."),
     ("evicted_blocks", "Cached blocks taken for others because the pool was full."),
+    ("yielded_pin_blocks", "Pinned blocks given up because a request could not run beside them."),
     ("offloaded_blocks", "Blocks copied to a kvstore."),
     ("loads_started", "Loads ordered from a kvstore."),
     ("loaded_blocks", "Blocks that loads brought."),
@@ -29,6 +30,12 @@ CELL_COUNTERS: Final = (
     ("decode_tokens", "Decode positions computed."),
     ("steps", "Forward passes of all workers."),
     ("mixed_steps", "Forward passes with both prefill and decode."),
+    ("budget_changes", "Step budgets ordered because the ITL targets of what runs asked for another one."),
+    (
+        "bring_back_predicted_us",
+        "Device time that bringing preempted sequences back was predicted to take, microseconds.",
+    ),
+    ("priority_preemptions", "Sequences stopped so that a request of higher priority could start."),
     ("starved_steps", "Reports in which a sequence lacked a block."),
     ("reports", "Reports of workers."),
     ("requests_submitted", "Submits received, resubmits included."),
@@ -58,12 +65,21 @@ CELL_GAUGES: Final = (
     ("blocks_cached", "Blocks that only the prefix index holds."),
     ("blocks_used", "Blocks held by sequences or transfers."),
     ("blocks_shared", "Holds of sequences beyond the first on a block: what sharing saves now."),
+    ("blocks_pinned", "Blocks that a pin keeps in the prefix index, in use or not."),
     ("blocks_leaked", "Blocks whose holders are unknown; an audit that must stay 0."),
     ("unused_positions", "Positions in granted blocks that hold no token (fragmentation and grants ahead)."),
     ("reserved_unused_tokens", "The same, and what is reserved for growth."),
     ("cancel_latency_us_last", "Latest cancel: microseconds to its last block back."),
     ("registry_bytes", "Memory of the finished requests kept for replay."),
     ("registry_names", "Names under which requests can be found."),
+)
+
+EVICTIONS: Final = Instrument(
+    PREFIX + "evictions",
+    "counter",
+    "Blocks that left a worker's prefix index, by reason: taken for a newcomer (admission) or a running "
+    "sequence (growth), gone as the pool shrank (shrink), or in use below one that was (cut).",
+    ("reason",),
 )
 
 WORKER_GAUGES: Final = (
@@ -85,6 +101,7 @@ LEDGER: Final = (
 SCRAPED: Final = (
     *(Instrument(PREFIX + name, "counter", text) for name, text in CELL_COUNTERS),
     Instrument(PREFIX + "busy_seconds", "counter", "Step time of all workers by phase, as predicted.", ("phase",)),
+    EVICTIONS,
     *(Instrument(PREFIX + name, "gauge", text) for name, text in CELL_GAUGES),
     *(Instrument(PREFIX + name, "gauge", text, ("worker",)) for name, text in WORKER_GAUGES),
     *(Instrument(PREFIX + name, "counter", text, ("technique",)) for name, text in LEDGER),

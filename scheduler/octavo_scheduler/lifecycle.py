@@ -16,6 +16,8 @@ from octavo_scheduler.events import (
 )
 from octavo_scheduler.facts import note_end, note_rejected, note_wait
 from octavo_scheduler.fleet import CancelAnswer, Gateway
+from octavo_scheduler.limits import hopeless, learn
+from octavo_scheduler.limits.door import Terms, knock
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
@@ -63,13 +65,15 @@ def submit(cell: Cell, event: Submitted) -> None:
         if known.outcome is None or known.outcome.outcome == "finished":
             attach(cell, gateway, event.request_id, known, event.choices if event.attempt > 1 else [])
             return
-    outcome = _refusal(cell, event)
-    if outcome is not None:
-        note_rejected(cell, event, outcome)
-        refuse(cell, gateway, event.request_id, outcome)
+    terms = _refusal(cell, event) or knock(cell, event, _privileged(cell, event))
+    if isinstance(terms, Outcome):
+        note_rejected(cell, event, terms)
+        refuse(cell, gateway, event.request_id, terms)
         return
-    request = _new_request(cell, event)
+    request = _new_request(cell, event, terms)
     cell.registry.add(request)
+    cell.tenants.open(request, terms.charged_tokens, cell.now_us)
+    cell.counters["requests_degraded"] += bool(terms.degraded)
     emitted = [len(choice.output) for choice in request.choices]
     delivery = _deliver(cell, gateway, event.request_id, request, emitted)
     delivery.finish_sent = [bool(choice.finished) for choice in event.choices]
@@ -82,6 +86,7 @@ def submit(cell: Cell, event: Submitted) -> None:
         _finish_if_done(cell, request)
     if request.live:
         cell.queue.push(request)
+        hopeless.watch(cell, request)
         cell.admission_due = True
         if not cell.fleet.workers:
             cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
@@ -94,18 +99,15 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
         return Outcome("rejected", "rejected-invalid", invalid)
     if cell.draining:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
-    privileged = event.attempt > 1 and cell.in_grace
-    if not cell.fleet.accepting() and not privileged:
+    if not cell.fleet.accepting() and not _privileged(cell, event):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
     never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices))
-    if never:
-        return Outcome("rejected", "rejected-never-fits", never)
-    full = cell.queue.refusal(
-        len(event.prompt), cell.policy.max_waiting_requests, cell.policy.max_waiting_prompt_tokens
-    )
-    if full and not privileged:
-        return Outcome("rejected", "rejected-queue-full", full, SECOND_US)
-    return None
+    return Outcome("rejected", "rejected-never-fits", never) if never else None
+
+
+def _privileged(cell: Cell, event: Submitted) -> bool:
+    """A resubmit while the cell recovers: it was taken on before."""
+    return event.attempt > 1 and cell.in_grace
 
 
 def _invalid(cell: Cell, event: Submitted) -> str:
@@ -143,7 +145,7 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) ->
     return f"max_tokens: the request needs {need} KV blocks and the pool has {usable}; shorten the prompt or max_tokens"
 
 
-def _new_request(cell: Cell, event: Submitted) -> Request:
+def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     now = cell.now_us
     request = Request(
         request_id=event.request_id,
@@ -153,12 +155,12 @@ def _new_request(cell: Cell, event: Submitted) -> Request:
         namespace_root=b"" if event.cache_off else event.namespace_root,
         sampling=event.sampling,
         logprobs=event.logprobs,
-        max_tokens=event.max_tokens,
+        max_tokens=terms.max_tokens,
         arrival_us=now - event.age_us,
         submitted_us=now,
         priority=event.priority,
         slo_class=event.slo_class or cell.policy.default_slo_class,
-        deadline_us=now + event.remaining_deadline_us if event.remaining_deadline_us else 0,
+        deadline_us=now + terms.deadline_us if terms.deadline_us else 0,
         traceparent=event.traceparent,
         idempotency_key=event.idempotency_key,
         body_hash=event.body_hash,
@@ -166,6 +168,11 @@ def _new_request(cell: Cell, event: Submitted) -> Request:
         resubmitted=event.attempt > 1 and cell.in_grace,
         attempts=max(1, event.attempt),
         waiting_since_us=now,
+        pool=terms.pool,
+        degraded=terms.degraded,
+        claimed_kv_tokens=terms.kv_tokens,
+        claimed_gpu_us=terms.gpu_us,
+        forecast=terms.forecast,
     )
     for index, start in enumerate(event.choices):
         choice = Choice(request, index, start.seed, start.emitted[:])
@@ -279,11 +286,12 @@ def cancel_request(cell: Cell, request: Request, reason: str, waiter: tuple[int,
         decide(cell, request, Outcome("cancelled", reason, f"cancelled: {reason}"))
 
 
-def expire(cell: Cell, request: Request) -> None:
-    """The deadline has passed. What it still holds is waited for as after a cancel, so that the trace shows it."""
+def expire(cell: Cell, request: Request, outcome: Outcome | None = None) -> None:
+    """The deadline has passed, or cannot be met any more. What it still holds is waited for as after a cancel, so that
+    the trace shows it."""
     if request.cancel is None:
         request.cancel = CancelState("deadline", cell.now_us, [])
-    decide(cell, request, deadline_outcome(request.work_done))
+    decide(cell, request, outcome or deadline_outcome(request.work_done))
 
 
 def stop_choice(cell: Cell, event: ChoiceStopped) -> None:
@@ -319,7 +327,7 @@ def finish_choice(cell: Cell, choice: Choice, reason: str, stop_token: int = 0) 
     choice.phase = Phase.DONE
     choice.finish_reason = reason
     choice.stop_token = stop_token
-    cell.history.observe(choice.request.tenant, len(choice.output))
+    cell.history.observe(choice.request.tenant, len(choice.output), len(choice.request.prompt))
 
 
 def worker_finished(cell: Cell, choice: Choice, reason: str, stop_token: int, message: str) -> None:
@@ -359,6 +367,8 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
         if choice.sequence is not None:
             stop(cell, choice.sequence, reason)
     cell.counters[_COUNTER[outcome.outcome]] += 1
+    cell.tenants.close(request, cell.now_us)
+    learn.from_end(cell, request)
     note_end(cell, request, outcome)
     cell.touch(request)
     if outcome.outcome in ("failed", "rejected"):

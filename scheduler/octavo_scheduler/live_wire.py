@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
 
 from octavo.v1 import kvstore_pb2
 from octavo.v1 import scheduler_pb2 as pb
@@ -18,7 +21,13 @@ from octavo_scheduler.request import Cost, Phase, Request, Sequence
 from octavo_scheduler.status import counters
 from octavo_scheduler.wire import write_cost
 
+Owned = TypeVar("Owned", Request, Fact)
+
 DEFAULT_REQUESTS = 200
+LOOKED_AT_PER_LISTED = 64
+LOOKED_AT_WAITING = 1024
+"""Of those that wait, in their order; fair policies let the tenants take turns in it already."""
+"""How far down a long list the requests of tenants that come late in it are looked for."""
 MAP_CELLS = 512
 """A larger pool is shown with several blocks to a cell."""
 HIDDEN_ATTRIBUTES = ("octavo.request_id", "tenant")
@@ -53,9 +62,15 @@ def live(driver: Driver, max_requests: int) -> pb.GetLiveResponse:
             )
             for store in cell.fleet.stores.values()
         ],
-        waiting=[_request(cell, request, now_us) for request, _ in zip(cell.queue, range(most), strict=False)],
-        running=[_request(cell, request, now_us) for request in running[:most]],
-        recent=[_ended(driver.journal, end, now_us) for end in driver.journal.ended(most)],
+        waiting=[
+            _request(cell, request, now_us)
+            for request in of_each_tenant(cell.queue.first(LOOKED_AT_WAITING, cell.now_us), most)
+        ],
+        running=[_request(cell, request, now_us) for request in of_each_tenant(running, most)],
+        recent=[
+            _ended(driver.journal, end, now_us)
+            for end in of_each_tenant(driver.journal.ended(LOOKED_AT_PER_LISTED * most), most)
+        ],
         requests_waiting=len(cell.queue),
         requests_running=len(running),
         ledger=[
@@ -77,6 +92,18 @@ def live(driver: Driver, max_requests: int) -> pb.GetLiveResponse:
         gateways=sorted(gateway.gateway_id for gateway in cell.fleet.gateways.values()),
         counters=counters(cell),
     )
+
+
+def of_each_tenant(items: Iterable[Owned], most: int) -> list[Owned]:
+    """The first `most` of every tenant, in order: one with thousands hides nobody's. Bounded by what is looked at."""
+    listed: list[Owned] = []
+    of_tenant: Counter[str] = Counter()
+    for item in islice(items, LOOKED_AT_PER_LISTED * most):
+        tenant = item.tenant if isinstance(item, Request) else str(item.attributes.get("tenant", ""))
+        if of_tenant[tenant] < most:
+            of_tenant[tenant] += 1
+            listed.append(item)
+    return listed
 
 
 def _running(cell: Cell) -> list[Request]:

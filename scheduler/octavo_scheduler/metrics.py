@@ -52,6 +52,7 @@ def figures(cell: Cell) -> dict[str, dict[tuple[str, ...], float]]:
     for name, _text in LEDGER:
         figure = name.removeprefix("ledger_")
         values[name] = {(technique,): getattr(book, figure) for technique, book in cell.ledger.books.items()}
+    values["evictions"] = {(reason,): count for reason, count in cell.evictions().items()}
     workers = list(cell.fleet.workers.values())
     values["worker_running"] = {(worker.worker_id,): len(worker.sequences) for worker in workers}
     values["worker_blocks_free"] = {(worker.worker_id,): worker.pool.free_blocks for worker in workers}
@@ -73,6 +74,7 @@ def _pools(cell: Cell) -> dict[str, float]:
         "blocks_free": free,
         "blocks_used": total - free,
         "blocks_cached": sum(worker.pool.cached_blocks for worker in workers),
+        "blocks_pinned": sum(worker.pool.pinned_blocks for worker in workers),
         "blocks_shared": sum(worker.shared_blocks() for worker in workers),
         "unused_positions": sum(worker.unused_positions() for worker in workers),
     }

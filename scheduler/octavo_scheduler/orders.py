@@ -65,6 +65,7 @@ class Load:
 class Label:
     block_ids: list[int]
     keys: list[bytes]
+    parents: list[bytes] = field(default_factory=list)  # zeros: the head of a chain
 
 
 @dataclass(slots=True)

@@ -64,6 +64,8 @@ class Update:
     cost: Cost | None = None
     cancel: CancelAnswer | None = None
     attempt: int = 1
+    max_tokens: int = 0
+    degraded: str = ""
 
 
 def collect(cell: Cell, gateway: Gateway, max_tokens: int = MAX_TOKENS_PER_MESSAGE) -> list[Update]:
@@ -103,6 +105,7 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
         delivery.accepted_sent = True
         update.accepted = True
         update.attempt = request.attempts
+        update.max_tokens, update.degraded = request.max_tokens, request.degraded
         if delivery.attached:
             update.attached_to = request
             left -= len(request.prompt)

@@ -12,16 +12,31 @@ SECOND_US = 1_000_000
 class Policy:
     """All limits that the core obeys. Durations are microseconds, sizes are tokens, blocks or bytes as named."""
 
-    order: str = "fcfs"
-    """`fcfs`: arrival, priority breaks ties; `priority`: larger priority first, then arrival."""
+    order: str = "slo-fair"
+    """Name of the waiting queue's policy (policies/orders.py)."""
+    fair_window_us: float = 0.5 * SECOND_US
+    """Under `slo-fair`: by how much predicted device time urgency may put one tenant ahead of another."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Share of each tenant under fair policies; others have 1."""
+    batching: str = "continuous"
+    """`continuous`, `static` or `dynamic` (policies/joining.py)."""
+    batching_max_wait_us: int = 10_000
     max_num_seqs: int = 32
     """Sequences that run at once on one worker."""
     max_num_batched_tokens: int = 512
-    """Tokens per step while decodes run."""
+    """Tokens per step while decodes run, at most; their ITL targets may ask for fewer (policies/pace.py)."""
     max_num_batched_tokens_alone: int = 0
     """Tokens per step while none do; 0: four times the above, 2048 at most (and never less than the above)."""
     max_waiting_requests: int = 4096
     max_waiting_prompt_tokens: int = 2_000_000
+    max_waiting_kv_tokens: int = 0
+    """Expected KV tokens of what waits; 0: no limit."""
+    max_waiting_gpu_us: int = 0
+    """Predicted worker time of what waits, per worker; 0: no limit."""
+    max_overcommit: float = 4.0
+    """Bound of what running sequences hold and may still ask for, in sizes of the pool."""
+    tenant_limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Tenant, or `*`, -> {rate_tokens_per_s, burst_tokens, concurrency, kv_share}."""
     recovery_grace_us: int = 10 * SECOND_US
     orphan_grace_us: int = 15 * SECOND_US
     worker_silence_us: int = 5 * SECOND_US
@@ -46,7 +61,11 @@ class Policy:
     join_prefill: bool = True
     """A request waits for a running prefill of the same prefix instead of computing it twice."""
     default_slo_class: str = "default"
-    slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: {"default": {}})
+    slo_classes: Mapping[str, Mapping[str, float | str]] = field(default_factory=lambda: {"default": {}})
+
+    def order_of(self, slo_class: str) -> str:
+        """The policy of the queue that requests of a class wait in."""
+        return str(self.slo_classes.get(slo_class, {}).get("policy", "")) or self.order
 
     @property
     def budget_alone(self) -> int:

@@ -1,113 +1,113 @@
-"""The waiting queue. A policy is a sort key that never changes while a request waits, so the queue stays sorted."""
+"""The waiting queue: requests with at least one choice that wants a residency, in the order of their policies' lines."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from types import TracebackType
 
+from octavo_scheduler.limits.load import QueueLoad
+from octavo_scheduler.policies.line import Line, OrderedLine
+from octavo_scheduler.policies.orders import fcfs
 from octavo_scheduler.request import Request
-
-ITERATION_CHUNK = 16
-SPARE_HOLES = 64
-
-SortKey = tuple[int, int, int, int]
-Order = Callable[[Request], SortKey]
-
-
-def fcfs(request: Request) -> SortKey:
-    """Resubmits of the recovery grace, then arrival; priority breaks ties."""
-    return (0 if request.resubmitted else 1, request.arrival_us, -request.priority, request.queue_number)
-
-
-def by_priority(request: Request) -> SortKey:
-    """Resubmits of the recovery grace, then larger priority, then arrival."""
-    return (0 if request.resubmitted else 1, -request.priority, request.arrival_us, request.queue_number)
-
-
-ORDERS: dict[str, Order] = {"fcfs": fcfs, "priority": by_priority}
 
 
 class WaitingQueue:
-    """Requests with at least one choice that wants a residency, in the order of one policy.
+    """Resubmits of the recovery grace first, then what `line` says."""
 
-    Removing leaves a hole, and what lies before the first request is cut off now and then: however many wait, taking
-    the head or adding at the end moves nothing.
-    """
+    __slots__ = ("_first", "_line", "_next_number", "_requests", "load")
 
-    __slots__ = ("_head", "_keys", "_live", "_next_number", "_order", "_requests", "prompt_tokens")
-
-    def __init__(self, order: str) -> None:
-        self._order = ORDERS[order]
-        self._keys: list[SortKey] = []
-        self._requests: list[Request | None] = []  # beside its key; None: a hole
-        self._head = 0  # only holes before
-        self._live = 0
+    def __init__(self, line: Line) -> None:
+        self._first = OrderedLine(fcfs)
+        self._line = line
+        self._requests: dict[Request, None] = {}
         self._next_number = 0
-        self.prompt_tokens = 0
+        self.load = QueueLoad()
 
     def __len__(self) -> int:
-        return self._live
+        return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
-        """In order; adding and removing while iterating is safe. Looking at the head does not touch the rest."""
-        at = self._head
-        while at < len(self._keys):
-            chunk = self._requests[at : at + ITERATION_CHUNK]
-            last = self._keys[at + len(chunk) - 1]
-            for request in chunk:
-                if request is not None and request.queued:
-                    yield request
-            at = bisect_right(self._keys, last)
+        """All of them, in no order; the queue may change meanwhile."""
+        return iter(list(self._requests))
 
     def push(self, request: Request) -> None:
-        """Adds a request that is not in the queue; a preempted one finds its old place by its arrival."""
+        """Adds a request that is not in the queue; a preempted one keeps its arrival."""
         if request.queued:
             return
         if not request.queue_number:
             self._next_number += 1
             request.queue_number = self._next_number
         request.queued = True
-        self._live += 1
-        self.prompt_tokens += len(request.prompt)
-        key = self._order(request)
-        at = bisect_left(self._keys, key)
-        if at < len(self._keys) and self._keys[at] == key:  # keys hold the queue number: its own hole
-            self._requests[at] = request
-        else:
-            self._keys.insert(at, key)
-            self._requests.insert(at, request)
-        self._head = min(self._head, at)
+        self._requests[request] = None
+        self.load.add(request)
+        request.accounts = self._line_of(request).push(request)
 
     def remove(self, request: Request) -> None:
         """Takes a request out; a no-op when it is not in."""
         if not request.queued:
             return
-        at = bisect_left(self._keys, self._order(request))
-        if at == len(self._keys) or self._requests[at] is not request:
-            raise ValueError(f"the queue lost {request.request_id}: its sort key changed while it waited")
-        self._requests[at] = None
         request.queued = False
-        self._live -= 1
-        self.prompt_tokens -= len(request.prompt)
-        if at == self._head:
-            while self._head < len(self._requests) and self._requests[self._head] is None:
-                self._head += 1
-        if len(self._keys) > 2 * self._live + SPARE_HOLES:
-            self._close_holes()
+        del self._requests[request]
+        self.load.take(request)
+        self._line_of(request).remove(request)
 
-    def _close_holes(self) -> None:
-        kept = [(key, request) for key, request in zip(self._keys, self._requests, strict=True) if request is not None]
-        self._keys = [key for key, _request in kept]
-        self._requests = [request for _key, request in kept]
-        self._head = 0
+    def in_turn(self, now_us: int) -> Turn:
+        """A look at the queue in order. What is still queued when the next one is asked for is passed over."""
+        return Turn(self, now_us)
 
-    def refusal(self, prompt_tokens: int, max_requests: int, max_prompt_tokens: int) -> str:
-        """Why a new request cannot wait, naming the unit that is exhausted; empty when it can."""
-        if self._live >= max_requests:
-            return f"{self._live} requests wait (max_waiting_requests {max_requests}); retry later"
-        if self._live and self.prompt_tokens + prompt_tokens > max_prompt_tokens:
-            return (
-                f"{self.prompt_tokens} prompt tokens wait and {prompt_tokens} more exceed "
-                f"max_waiting_prompt_tokens {max_prompt_tokens}; retry later"
-            )
-        return ""
+    def first(self, count: int, now_us: int) -> list[Request]:
+        """The next `count` in order, for who only looks."""
+        with self.in_turn(now_us) as turn:
+            return [request for _, request in zip(range(count), turn, strict=False)]
+
+    def peek(self, now_us: int) -> Request | None:
+        """Who is next."""
+        head = self._first.peek(now_us) or self._line.peek(now_us)
+        return head[1] if head is not None else None
+
+    def park(self, request: Request) -> None:
+        """Takes the one that `peek` returned out of sight."""
+        self._line_of(request).park(request)
+
+    def unpark(self, request: Request) -> None:
+        """Puts it back."""
+        self._line_of(request).unpark(request)
+
+    def _line_of(self, request: Request) -> Line:
+        return self._first if request.resubmitted else self._line
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all that wait."""
+        return self.load.total.prompt_tokens
+
+
+class Turn:
+    """One pass over the queue; a context manager, whose end puts back what was passed over.
+
+    The order is looked up anew for each request, so what an admission is charged for counts at once.
+    """
+
+    __slots__ = ("_now_us", "_passed", "_queue")
+
+    def __init__(self, queue: WaitingQueue, now_us: int) -> None:
+        self._queue = queue
+        self._now_us = now_us
+        self._passed: list[Request] = []
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for request in self._passed:
+            if request.queued:
+                self._queue.unpark(request)
+
+    def __iter__(self) -> Iterator[Request]:
+        while (request := self._queue.peek(self._now_us)) is not None:
+            yield request
+            if request.queued:
+                self._queue.park(request)
+                self._passed.append(request)

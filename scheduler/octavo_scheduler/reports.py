@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.batching import ahead_tokens
+from octavo_scheduler.batching import ahead_tokens, step_policy
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
+from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.orders import Label
-from octavo_scheduler.policy import SECOND_US
-from octavo_scheduler.request import Phase, Sequence
+from octavo_scheduler.request import NO_PARENT, Phase, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
-
-LIVE_GRACE_US = 10 * SECOND_US
-"""An order may be this long under way before a live list that lacks its sequence is a disagreement; a starved machine delays it seconds."""
 
 
 class ProtocolError(Exception):
@@ -57,9 +54,13 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             release(cell, worker, gone, report.step)
     if labels.block_ids:
         worker.orders.append(labels)
+    if report.failed_allocations:
+        memory.failed(cell, worker, report.failed_allocations)
+    if report.backed_blocks:
+        memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
     if report.live_seqs is not None:
-        _compare_live(cell, worker, report)
+        _compare_live(worker, report)
 
 
 def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int:
@@ -73,6 +74,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
     at = logprob_at = context = 0
     advanced: list[Sequence] = []
+    fresh: list[Sequence] = []
     prefilled: dict[int, int] = {}
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
         sequence = slots[slot] if slot < len(slots) else None
@@ -95,6 +97,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             sequence.length += count
             if sequence.first_token_us < 0:
                 sequence.first_token_us = now_us
+                fresh.append(sequence)
             if choice.phase is running:
                 if count == 1:
                     choice.output.append(tokens[at])
@@ -124,7 +127,9 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         sequence = slots[slot] if slot < len(slots) else None
         if sequence is not None and not sequence.stopping:
             worker.hungry[sequence] = None
-    charge(worker, report.wall_us, advanced, report.counts, report.computed_len, prefilled)
+    charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled)
+    for sequence in fresh:
+        learn.from_first_token(cell, sequence)
     worker.starved = len(report.starved)
     cell.counters["starved_steps"] += bool(report.starved)
     return context
@@ -142,13 +147,23 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
         if key is None:
             sequence.walked = full
             return
-        if worker.index.add(key, sequence.blocks[at]):
-            labels.block_ids.append(sequence.blocks[at])
-            labels.keys.append(key)
+        parent = choice.key(at - 1, worker.block_tokens) if at else None
+        if parent is not None and parent not in worker.index:
+            # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
+            sequence.walked = at - 1
+            continue
+        _index(cell, worker, key, sequence.blocks[at], parent, labels)
         if worker.computing.get(key) is sequence:
             del worker.computing[key]
             cell.admission_due = True
         sequence.walked = at + 1
+
+
+def _index(cell: Cell, worker: Worker, key: bytes, block: int, parent: bytes | None, labels: Label) -> None:
+    if worker.index.add(key, block, parent, cell.now_us):
+        labels.block_ids.append(block)
+        labels.keys.append(key)
+        labels.parents.append(parent or NO_PARENT)
 
 
 def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone, labels: Label) -> None:
@@ -205,11 +220,12 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
         cost_ms=elapsed_us / 1000,
         cost_bytes=done.bytes,
     )
+    parent = sequence.choice.key(transfer.base_blocks - 1, worker.block_tokens) if transfer.base_blocks else None
     for block, key in zip(transfer.blocks[:ok], transfer.keys[:ok], strict=True):
         # the content is whole whatever became of the sequence; the transfer still holds the block here
-        if cell.policy.prefix_cache and worker.index.add(key, block):
-            labels.block_ids.append(block)
-            labels.keys.append(key)
+        if cell.policy.prefix_cache:
+            _index(cell, worker, key, block, parent, labels)
+        parent = key
     if worker.sequences.get(sequence.seq) is sequence:
         cached = (transfer.base_blocks + ok) * worker.block_tokens
         sequence.wait_xfer = 0
@@ -242,22 +258,27 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
+    if worker.pace.adjust(worker.costs, report.decode_seqs, context_tokens, cell.policy, cell.now_us):
+        worker.orders.append(step_policy(worker, cell.policy))
+        cell.counters["budget_changes"] += 1
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us
     worker.costs.observe(report.wall_us, report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
 
 
-def _compare_live(cell: Cell, worker: Worker, report: Reported) -> None:
-    """The worker's own list against ours; what was just ordered may still be under way."""
+def _compare_live(worker: Worker, report: Reported) -> None:
+    """The worker's own list against ours, as of the last order that it had applied then."""
     live = set(report.live_seqs or ())
     unknown = live - worker.sequences.keys()
     if unknown:
         raise ProtocolError(f"the worker runs sequences that were released: {sorted(unknown)[:4]}")
-    old_us = cell.now_us - LIVE_GRACE_US
+    applied = report.orders_applied
+    if applied > worker.ordered + len(worker.orders):
+        raise ProtocolError(f"the worker applied {applied} orders and was given {worker.ordered}")
     for sequence in worker.sequences.values():
-        if sequence.seq not in live and sequence.admitted_us < old_us:
+        if sequence.seq not in live and sequence.order_number <= applied:
             raise ProtocolError(f"the worker lost {sequence!r} without a release")
     transfers = set(report.live_transfers or ())
     for transfer in worker.transfers.values():
-        if transfer.xfer_id not in transfers and transfer.started_us < old_us:
+        if transfer.xfer_id not in transfers and transfer.order_number <= applied:
             raise ProtocolError(f"the worker lost transfer {transfer.xfer_id} without transfer_done")

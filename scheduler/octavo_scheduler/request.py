@@ -9,8 +9,17 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from octavo.keys import block_key
+
+from octavo_scheduler.policies.account import Account
+
+if TYPE_CHECKING:
+    from octavo_scheduler.limits.forecast import Forecast
+
+QueueKey = tuple[int, ...]
+"""Where a request stands in its line: the smallest comes first."""
 
 KEY_BYTES = 32
 NO_PARENT = bytes(KEY_BYTES)
@@ -77,15 +86,20 @@ class Sequence:
     cached_len: int
     max_positions: int  # KV positions it can ever need
     admitted_us: int
+    order_number: int = 0  # of its Admit among the worker's orders
     walked: int = 0  # leading blocks that were offered to the index
     stopping: str = ""  # a Stop was sent, or the worker finished it
     wait_xfer: int = 0
     group: tuple[Sequence, ...] = ()  # unsplit n > 1 group, leader first
     pending_keys: list[bytes] = field(default_factory=list)  # prompt keys it is computing, for others to wait on
     first_token_us: int = -1  # of this residency
+    itl_target_us: int = 0  # of its class; 0: none
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
+    promised_blocks: int = 0  # what its preemption was chosen to give back, at least
+    outgrew: bool = False  # its output has passed the prediction, and the history knows
+    forecast_start_us: float = 0.0  # predicted from the admission to the first token; 0: not predicted
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -106,6 +120,7 @@ class Choice:
     finish_reason: str = ""
     stop_token: int = 0
     residencies: int = 0
+    preemptions: int = 0
     output_keys: list[bytes] = field(default_factory=list)  # keys of full blocks past the prompt's
     logprobs: list[bytes] | None = None
 
@@ -173,6 +188,9 @@ class Request:
     holds: int = 0  # sequences and load transfers that still hold blocks
     queued: bool = False
     queue_number: int = 0
+    queue_key: QueueKey = ()
+    accounts: tuple[Account, ...] = ()  # whom its service is charged to, under fair policies
+    lost: bool = False  # waits, and can no longer meet its class's targets
     deliveries: list[Delivery] = field(default_factory=list)
     orphaned_us: int = -1
     cancel: CancelState | None = None
@@ -200,6 +218,13 @@ class Request:
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
     registered: bool = False  # the registry still names it
+    # the door's terms (limits/door.py)
+    pool: str = ""  # label of the workers that it may run on; empty: any
+    degraded: str = ""  # what overload made of it, for the client
+    claimed_kv_tokens: int = 0
+    claimed_gpu_us: float = 0.0
+    charged_tokens: int = -1  # of its tenant's budget; -1: nothing is open
+    forecast: Forecast | None = None
 
     @property
     def live(self) -> bool:

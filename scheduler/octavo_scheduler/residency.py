@@ -8,8 +8,10 @@ from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
+from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
-from octavo_scheduler.preemption import choose_victims
+from octavo_scheduler.policies.turns import prefill_turn
+from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
 from octavo_scheduler.tiers import Transfer
 
@@ -19,18 +21,22 @@ def admit(cell: Cell, plan: Plan) -> None:
     worker, leader_choice = plan.worker, plan.choices[0]
     cell.touched[worker] = None
     request = leader_choice.request
-    for block in plan.matched:
-        worker.pool.share(block)
-    table = plan.matched + worker.pool.take(plan.table_blocks - len(plan.matched))
-    rank = cell.number() & 0xFFFFFFFF
+    worker.pool.share_all(plan.matched)
+    worker.index.hit(plan.matched, cell.now_us)
+    table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
+    rank = cell.number()
+    prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
     cached_len = len(plan.matched) * worker.block_tokens
+    forecast_us = (
+        learn.start_forecast_us(cell, worker, leader_choice.length - cached_len) if not plan.load_keys else 0.0
+    )
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+    leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         shared = table[: plan.shared_blocks]
-        for block in shared:
-            worker.pool.share(block)
-        own = worker.pool.take(plan.sibling_blocks)
+        worker.pool.share_all(shared)
+        own = worker.take(plan.sibling_blocks, "admission")
         siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
     if siblings:
         group = (leader, *siblings)
@@ -41,7 +47,7 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.walked, leader.unpaid_blocks = len(plan.matched), 0
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
     _note_computing(worker, leader, len(plan.matched) + len(plan.load_keys))
-    worker.orders.append(
+    number = worker.order(
         Admit(
             seq=leader.seq,
             slot=leader.slot,
@@ -52,7 +58,7 @@ def admit(cell: Cell, plan: Plan) -> None:
             sampling=request.sampling,
             seed=leader_choice.seed,
             deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
-            rank=rank,
+            rank=prefill_turn(cell.policy, request, prefill_us, cell.now_us, rank),
             max_len=request.max_len,
             request_id=request.request_id,
             traceparent=request.traceparent,
@@ -61,6 +67,8 @@ def admit(cell: Cell, plan: Plan) -> None:
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
         )
     )
+    for sequence in (leader, *siblings):
+        sequence.order_number = number
     _book_admission(cell, plan, request, cached_len)
 
 
@@ -82,8 +90,12 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     )
     if not worker.sequences:
         worker.last_progress_us = cell.now_us  # an idle worker was not stuck
+        worker.batch_since_us, worker.batch_due_us = cell.now_us, -1
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
+    sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
+    worker.pace.join(sequence.itl_target_us)
+    cell.running_priorities[choice.request.priority] += 1
     worker.hungry[sequence] = None
     worker.prefilling[sequence] = None
     worker.ungranted += sequence.ungranted(worker.block_tokens)
@@ -104,7 +116,8 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker.transfers[transfer.xfer_id] = transfer
     leader.choice.request.holds += 1
     leader.wait_xfer = transfer.xfer_id
-    worker.orders.append(Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us))
+    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us)
+    transfer.order_number = worker.order(load)
     return transfer.xfer_id
 
 
@@ -133,7 +146,11 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
             request.cached_by_tier["hbm"] = request.cached_tokens
-        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens)
+        prefill_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
+        for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
+            account.charge(prefill_us)
+        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens, len(request.prompt))
+        learn.from_admission(cell, request, plan.uncached_tokens())
         cell.fact(
             "queue",
             request,
@@ -187,15 +204,44 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
 
 def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
-    if worker.preempting or not unmet:
-        return
-    for victim in choose_victims(worker, unmet):
+    if not worker.preempting and (unmet or worker.pool.debt):
+        victims = choose_victims(worker, unmet, cell.policy)
+        if not victims:
+            # nobody may be stopped and nothing is on its way back: the last that can go is what only a pin keeps
+            need = len(unmet) + worker.pool.debt - worker.pending_release()
+            cell.counters["yielded_pin_blocks"] += yield_pins(worker, need)
+        _preempt(cell, worker, victims)
+
+
+def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
+    """Priority inversion: `request` waits while others of lower priority hold what it needs, on any plan's worker.
+
+    Stops the ones that are cheapest to bring back; the request starts once they have let go.
+    """
+    worker, victims = cheapest_displacement(request, plans, cell.policy, cell.history)
+    if worker is not None:
+        cell.counters["priority_preemptions"] += len(victims)
+        _preempt(cell, worker, victims)
+
+
+def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
+    """Stops the victims. Each promises the blocks that it alone holds, and is held to it at its release."""
+    for victim in victims:
         worker.preempting.add(victim.seq)
         cell.counters["preemptions"] += 1
+        cell.counters["bring_back_predicted_us"] += cost_to_bring_back(worker, victim, cell.policy).us
+        victim.promised_blocks = worker.exclusive_blocks(victim)
+        victim.choice.preemptions += 1
         request = victim.choice.request
         request.preemptions += 1
         request.waiting_since_us = cell.now_us
         stop(cell, victim, "preempt")
+
+
+def yield_pins(worker: Worker, blocks: int) -> int:
+    """Ends the worker's weakest pins until `blocks` are free; how many blocks came back."""
+    short = blocks - worker.pool.free_blocks
+    return worker.index.yield_pins(short) if short > 0 else 0
 
 
 def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
@@ -208,14 +254,18 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
             worker.offload_candidates[block] = (key, parent or NO_PARENT)
-    for block in reversed(sequence.blocks):
-        request.blocks_freed += pool.drop(block)
+    index.rest(sequence.blocks, cell.now_us)
+    freed = pool.drop_all(reversed(sequence.blocks))
+    request.blocks_freed += freed
+    cell.counters["promised_blocks"] += sequence.promised_blocks
+    cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed)
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
     worker.prefilling.pop(sequence, None)
     worker.ungranted -= sequence.ungranted(worker.block_tokens)
     worker.preempting.discard(sequence.seq)
+    worker.pace.leave(sequence.itl_target_us)
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
@@ -226,6 +276,9 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     """The residency is over: the choice waits again unless it has ended."""
     choice = sequence.choice
     request = choice.request
+    cell.running_priorities[request.priority] -= 1
+    if not cell.running_priorities[request.priority]:
+        del cell.running_priorities[request.priority]
     accrue(sequence, worker.block_bytes, cell.now_us)
     pass_on_shared(sequence, worker.block_bytes, cell.now_us)
     cell.fact(
@@ -250,6 +303,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
         if not request.queued:
             request.waiting_since_us = cell.now_us
         cell.queue.push(request)
+        hopeless.watch(cell, request)
         cell.fact(
             "attempt",
             request,
@@ -307,6 +361,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     if cell.fleet.workers.pop(worker.epoch, None) is None:
         return []
     cell.counters["evicted_blocks"] += worker.take_evicted()
+    for reason, count in worker.all_evictions().items():
+        cell.lost_evictions[reason] += count
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():

@@ -12,11 +12,17 @@ def policy_from(manifest: Manifest) -> Policy:
     given = manifest.scheduler
     return Policy(
         order=given.policy,
+        batching=given.batching,
+        batching_max_wait_us=int(given.batching_max_wait_ms * 1000),
         max_num_seqs=given.max_num_seqs,
         max_num_batched_tokens=given.max_num_batched_tokens,
         max_num_batched_tokens_alone=given.max_num_batched_tokens_alone,
         max_waiting_requests=given.max_waiting_requests,
         max_waiting_prompt_tokens=given.max_waiting_prompt_tokens,
+        max_waiting_kv_tokens=given.max_waiting_kv_tokens,
+        max_waiting_gpu_us=int(given.max_waiting_gpu_s * SECOND_US),
+        max_overcommit=given.max_overcommit,
+        tenant_limits=manifest.tenants.limits,
         recovery_grace_us=int(given.recovery_grace_s * SECOND_US),
         orphan_grace_us=int(given.orphan_grace_s * SECOND_US),
         worker_silence_us=int(given.worker_silence_s * SECOND_US),
@@ -26,4 +32,5 @@ def policy_from(manifest: Manifest) -> Policy:
         prefix_cache=manifest.cache.prefix,
         default_slo_class=given.default_slo_class,
         slo_classes=given.slo_classes,
+        tenant_weights=manifest.tenants.weights,
     )

@@ -52,6 +52,14 @@ def status(driver: Driver) -> pb.GetStatusResponse:
                 blocks_free=worker.pool.free_blocks,
                 steps=worker.steps,
                 pid=worker.hello.pid,
+                block_bytes=worker.block_bytes,
+                block_tokens=worker.block_tokens,
+                step_tokens=cell.policy.budget_alone,
+                fixed_us=worker.costs.fixed_us,
+                prefill_token_us=worker.costs.prefill_token_us,
+                context_token_us=worker.costs.context_token_us,
+                load_bytes_per_us=worker.link.bytes_per_us,
+                load_fixed_us=worker.link.fixed_us,
             )
             for worker in workers
         ]

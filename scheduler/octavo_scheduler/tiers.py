@@ -98,3 +98,4 @@ class Transfer:
     started_us: int
     sequence: RunningSequence | None = None
     base_blocks: int = 0  # load: full blocks that were cached before it
+    order_number: int = 0  # of its order among the worker's

@@ -99,7 +99,7 @@ def write_update(update: Update) -> Iterator[pb.RequestEvent]:
     """The RequestEvents of one update, in order."""
     name = update.request_id
     if update.accepted:
-        accepted = pb.Accepted(attempt=update.attempt)
+        accepted = pb.Accepted(attempt=update.attempt, max_tokens=update.max_tokens, degraded=update.degraded)
         if update.attached_to is not None:
             accepted.attached = True
             accepted.gateway_state = update.attached_to.gateway_state
@@ -175,8 +175,11 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
     """A worker's Hello as an event. Raises WireError."""
     blocks = _u32(message.resident_blocks, "resident_blocks")
     keys = _keys(message.resident_keys, "resident_keys")
+    parents = _u32(message.resident_parents, "resident_parents")
     if len(blocks) != len(keys):
         raise WireError(f"resident_keys: {len(keys)} keys for {len(blocks)} blocks")
+    if len(parents) != len(blocks) or max(parents, default=0) > len(blocks):
+        raise WireError(f"resident_parents: {len(parents)} for {len(blocks)} blocks, each at most that; give one each")
     given = message.calibration
     default = events.Calibration()
     calibration = events.Calibration(
@@ -199,7 +202,9 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         model=message.model,
         pid=message.pid,
         resident=list(zip(blocks, keys, strict=True)),
+        resident_parents=parents,
         calibration=calibration,
+        labels=list(message.labels),
     )
 
 
@@ -219,6 +224,8 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         prefill_tokens=message.prefill_tokens,
         decode_seqs=message.decode_seqs,
         draining=message.draining,
+        failed_allocations=message.failed_allocations,
+        backed_blocks=message.backed_blocks,
     )
     if not len(report.slots) == len(report.counts) == len(report.computed_len):
         raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")
@@ -243,6 +250,7 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
     if message.HasField("live"):
         report.live_seqs = list(message.live.seqs)
         report.live_transfers = list(message.live.transfers)
+        report.orders_applied = message.live.orders_applied
     return report
 
 
@@ -271,7 +279,10 @@ def write_order(order: orders.Order) -> wpb.Order:
         case orders.Stop():
             return wpb.Order(stop=wpb.Stop(seq=order.seq, reason=order.reason))
         case orders.Label():
-            return wpb.Order(label=wpb.Label(block_ids=pack_u32(order.block_ids), keys=pack_keys(order.keys)))
+            label = wpb.Label(
+                block_ids=pack_u32(order.block_ids), keys=pack_keys(order.keys), parents=pack_keys(order.parents)
+            )
+            return wpb.Order(label=label)
         case orders.Offload():
             offload = wpb.Offload(
                 xfer_id=order.xfer_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from octavo_gpuworker.orders import (
     PolicyOrder,
     Sampling,
     StopOrder,
+    TransferDone,
     UpdateOrder,
 )
 
@@ -324,6 +326,16 @@ def test_first_token_finish_and_release_leave_at_once(make_rig) -> None:
     assert last.steps == 2 and last.finishes and last.released
 
 
+def test_waiting_for_a_running_step_is_the_workers_wait(make_rig) -> None:
+    """An Admit that came in while a step ran: the wait counts from then, not from the boundary at which it applies."""
+    rig = make_rig(block_tokens=16)
+    rig.admit(1, prompt_of(4), max_new=1, received_ns=time.time_ns() - 300_000_000)
+    rig.admit(2, prompt_of(4), max_new=1)
+    (report,) = rig.step()
+    late, prompt = report.first_tokens
+    assert late.wait_us >= 300_000 > prompt.wait_us
+
+
 def test_merging_ends_with_its_time(make_rig, monkeypatch) -> None:
     rig = make_rig(block_tokens=16)
     rig.admit(1, prompt_of(4), max_new=8)
@@ -349,6 +361,14 @@ def test_live_lists_what_is_held(rig) -> None:
     rig.engine.run_once()
     (report,) = rig.engine.take_reports(force=True, live=True)
     assert sorted(report.live_seqs) == [1, 2, 3] and report.live_transfers == [7]
+    assert report.orders_applied == 2
+    rig.post(TransferDone(7, 1), StopOrder(1, "cancel"))
+    rig.engine.run_once()
+    (report,) = rig.engine.take_reports(force=True, live=True)
+    assert sorted(report.live_seqs) == [2, 3] and report.live_transfers == [] and report.orders_applied == 3
+    rig.engine.reset()
+    (report,) = rig.engine.take_reports(force=True, live=True)
+    assert report.orders_applied == 0, "a new epoch counts from its own first order"
 
 
 # --- siblings --------------------------------------------------------------------------------------------------------

@@ -103,21 +103,22 @@ def test_an_admit_that_waits_for_an_unknown_load_prefills(make_rig) -> None:
 def test_labels_never_claim_a_block_that_is_written_anew(make_rig) -> None:
     rig = make_rig()
     keys = [b"%032d" % block for block in range(1, 40)]
-    rig.post(LabelOrder(list(range(1, 40)), keys))
+    rig.post(LabelOrder(list(range(1, 40)), keys, [bytes(32)] * 39))
     rig.step()
     rig.admit(1, prompt_of(9), cached=4, blocks=[1, 2, 3, 4])
     rig.post(GrantOrder(1, [5]), LoadOrder(3, [b"k" * 32] * 2, [6, 7], 0))
     rig.admit(2, prompt_of(9), blocks=[8, 9, 10], max_len=10)
     rig.admit(3, prompt_of(9), cached=8, blocks=[1, 11, 12], max_len=10)
     rig.step()
-    blocks, found = rig.engine.labels.resident()
+    blocks, found, _parents = rig.engine.labels.resident()
     assert set(blocks) == {1, 11, *range(13, 40)}
     assert found == [b"%032d" % block for block in blocks]
 
 
 def test_labels_of_siblings(make_rig) -> None:
     rig = make_rig()
-    rig.post(LabelOrder(list(range(1, 200)), [b"%032d" % block for block in range(1, 200)]))
+    keys = [b"%032d" % block for block in range(1, 200)]
+    rig.post(LabelOrder(list(range(1, 200)), keys, [bytes(32)] * 199))
     rig.step()
     order = rig.admit(1, prompt_of(9), cached=8, siblings=[2])
     rig.step()
@@ -127,12 +128,12 @@ def test_labels_of_siblings(make_rig) -> None:
 
 def test_reset_forgets_sequences_and_keeps_labels(make_rig) -> None:
     rig = make_rig()
-    rig.post(LabelOrder([3], [b"x" * 32]), OffloadOrder(4, [3], [b"x" * 32]))
+    rig.post(LabelOrder([3], [b"x" * 32], [bytes(32)]), OffloadOrder(4, [3], [b"x" * 32]))
     rig.admit(1, prompt_of(9), siblings=[2], blocks=[10, 11, 12, 13, 14])
     rig.step()
     rig.post(StopOrder(1, "cancel"))
     rig.engine.reset()
-    assert rig.engine.labels.resident() == ([3], [b"x" * 32])
+    assert rig.engine.labels.resident() == ([3], [b"x" * 32], [0])
     assert rig.engine.run_once() is False
     (report,) = rig.engine.take_reports(force=True, live=True)
     assert not (report.released or report.slots or report.live_seqs or report.live_transfers)

@@ -42,9 +42,13 @@ class World:
         )
 
     def hello(self) -> pb.WorkerHello:
-        blocks, keys = self.engine.labels.resident()
+        blocks, keys, parents = self.engine.labels.resident()
         return pb.WorkerHello(
-            block_tokens=4, num_blocks=100, resident_blocks=pack_u32(blocks), resident_keys=pack_keys(keys)
+            block_tokens=4,
+            num_blocks=100,
+            resident_blocks=pack_u32(blocks),
+            resident_keys=pack_keys(keys),
+            resident_parents=pack_u32(parents),
         )
 
 
@@ -97,16 +101,15 @@ async def test_idle_worker_sends_heartbeats_with_what_it_holds(world, monkeypatc
 async def test_a_broken_stream_is_left_and_joined_anew(world, broken) -> None:
     stream = await world.scheduler.stream()
     await stream.join(epoch=1)
-    await stream.orders(
-        admit(1, max_len=16), pb.Order(label=pb.Label(block_ids=pack_u32([50]), keys=pack_keys([b"k" * 32])))
-    )
+    label = pb.Label(block_ids=pack_u32([50]), keys=pack_keys([b"k" * 32]), parents=bytes(32))
+    await stream.orders(admit(1, max_len=16), pb.Order(label=label))
     await stream.report(lambda report: report.slots)
     await stream.orders(admit(2, blocks=(5, 6, 7, 8)), **broken)
     await stream.closed()
     again = await world.scheduler.stream()
     hello = await again.join(epoch=2)
     assert unpack_u32(hello.resident_blocks) == [50]
-    assert unpack_keys(hello.resident_keys) == [b"k" * 32]
+    assert unpack_keys(hello.resident_keys) == [b"k" * 32] and unpack_u32(hello.resident_parents) == [0]
     report = await again.report(lambda report: report.HasField("live"))
     assert not report.live.seqs, "everything of the old epoch was dropped"
     await again.orders(admit(1))  # the ids of a new scheduler may be those of the old one

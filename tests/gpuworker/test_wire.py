@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from octavo.packing import pack_keys, pack_u32, unpack_u32
 from octavo.v1 import worker_pb2 as pb
@@ -12,6 +14,7 @@ from octavo_gpuworker.orders import (
     LabelOrder,
     LoadOrder,
     OffloadOrder,
+    PassedOver,
     PolicyOrder,
     Released,
     Report,
@@ -41,7 +44,7 @@ def test_every_kind_of_order_in_order() -> None:
         pb.Order(load=pb.Load(xfer_id=5, keys=pack_keys([K1, K2]), block_ids=pack_u32([1, 2]), limit_us=9)),
         pb.Order(prepare=pb.Prepare(resource_id="r")),
         pb.Order(step_policy=pb.StepPolicy(budget_with_decodes=10, budget_alone=20, max_seqs=30)),
-        pb.Order(label=pb.Label(block_ids=pack_u32([8]), keys=pack_keys([K2]))),
+        pb.Order(label=pb.Label(block_ids=pack_u32([8]), keys=pack_keys([K2]), parents=pack_keys([K1]))),
     )
     assert got == [
         GrantOrder(1, [4, 5]),
@@ -49,8 +52,9 @@ def test_every_kind_of_order_in_order() -> None:
         StopOrder(3, "cancel"),
         OffloadOrder(4, [1], [K1]),
         LoadOrder(5, [K1, K2], [1, 2], 9),
+        PassedOver("prepare"),
         PolicyOrder(10, 20, 30),
-        LabelOrder([8], [K2]),
+        LabelOrder([8], [K2], [K1]),
     ]
 
 
@@ -69,7 +73,10 @@ def test_admit_whole() -> None:
         Sampling(0.5, 0.25, 3, 0.125, 1.0, 2.0, 1.5, ((7, 2.5),), frozenset({2, 3}), 4, 5),
         2**64 - 1, 99, 8, 6, 16, 7, (SiblingOrder(3, 4, 5, [9, 10]),), "00-x", "r",
     )  # fmt: skip
-    assert read(pb.Order(admit=message)) == [expected]
+    before_ns = time.time_ns()
+    (order,) = read(pb.Order(admit=message))
+    assert order == expected
+    assert isinstance(order, AdmitOrder) and before_ns <= order.received_ns <= time.time_ns()
 
 
 def test_unset_sampling_fields_are_off() -> None:
@@ -90,7 +97,7 @@ def test_report_whole() -> None:
         logprobs=[[TokenLogprobs(10, -0.5, [10, 4], [-0.5, -1.5]), TokenLogprobs(11, -0.25, [], [])], []],
         finishes=[SeqFinish(3, 30, "stop", 11, "m")], released=[Released(30, 12, 11)],
         transfers_done=[TransferDone(5, 2, 100, 3, 4)], starved=[6], first_tokens=[FirstToken(30, 1, 2, 3)],
-        wall_us=100, forward_us=60, sample_us=30, prefill_tokens=4, decode_seqs=2, live_seqs=[30], live_transfers=[],
+        wall_us=100, forward_us=60, sample_us=30, prefill_tokens=4, decode_seqs=2, live_seqs=[30], live_transfers=[], orders_applied=6,
     )  # fmt: skip
     message = report_to(report)
     assert (message.step, message.steps, message.prefill_tokens, message.decode_seqs) == (9, 2, 4, 2)

@@ -160,9 +160,9 @@ def test_a_lost_medium_is_said_to_the_follower(tmp_path: Path) -> None:
     for number in range(5):
         store.put(make_block(number, SIZE))
     assert store.flush(10)
-    assert store._nvme is not None
-    with store._nvme._write_lock:  # type: ignore[attr-defined]
-        store._nvme._reset("test")  # type: ignore[attr-defined]
+    nvme, _ = store._below[0]
+    with nvme._write_lock:  # type: ignore[attr-defined]
+        nvme._reset("test")  # type: ignore[attr-defined]
     events = store.events.after(0, 100)
     assert events is not None
     assert [event.removed for event in events].count(True) == 5

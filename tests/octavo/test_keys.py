@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.keys import block_key, choice_seed, extend_keys, namespace_root
+from octavo.keys import block_key, choice_seed, extend_keys, namespace_mac, namespace_root, root_of
 from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
 
 ROOT = bytes(32)
@@ -59,3 +59,11 @@ def test_choice_seeds_are_fixed_and_differ() -> None:
     assert len(set(seeds)) == 64
     assert choice_seed(42, 0) == choice_seed(42, 0) != choice_seed(43, 0)
     assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+def test_a_rotated_namespace_has_nothing_in_common_with_the_one_before() -> None:
+    roots = [namespace_root(ROOT, b"secret", "tenant", "salt", generation) for generation in range(4)]
+    assert len(set(roots)) == 4
+    assert roots[0] == namespace_root(ROOT, b"secret", "tenant", "salt")
+    assert roots[2] == root_of(ROOT, namespace_mac(b"secret", "tenant", 2), "salt")
+    assert namespace_mac(b"secret", "tenant", 1) != namespace_mac(b"secret", "other", 1)

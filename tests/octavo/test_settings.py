@@ -39,7 +39,17 @@ def test_every_key_has_an_environment_variable_and_a_flag() -> None:
     ("argv", "field", "words"),
     [
         (["--engine.max_modl_len", "1"], "engine.max_modl_len", "did you mean 'engine.max_model_len'"),
-        (["--scheduler.policy", "fair"], "scheduler.policy", "not built yet"),
+        (["--cache.codec", "zstd"], "cache.codec", "not built yet"),
+        (
+            ["--scheduler.slo_classes", "{chat: {policy: fare}}"],
+            "scheduler.slo_classes",
+            "policy: 'fare' is unknown; choose from fcfs",
+        ),
+        (["--scheduler.slo_classes", "{chat: {weight: 0}}"], "scheduler.slo_classes", "must be above 0"),
+        (["--scheduler.slo_classes", "{chat: {ttft_ms: fast}}"], "scheduler.slo_classes", "must be a number of at"),
+        (["--scheduler.slo_classes", "{chat: {tttf_ms: 9}}"], "scheduler.slo_classes", "'tttf_ms' is unknown"),
+        (["--scheduler.slo_classes", "{chat: {ttft_ms: [1]}}"], "scheduler.slo_classes", "is no str"),
+        (["--tenants.weights", "{a: -1}"], "tenants.weights", "must be above 0"),
         (["--scheduler.policy", "fcsf"], "scheduler.policy", "did you mean 'fcfs'"),
         (["--engine.kv_block_tokens", "12"], "engine.kv_block_tokens", "choose from 8, 16, 32"),
         (["--max-num-seqs", "0"], "scheduler.max_num_seqs", "at least 1"),

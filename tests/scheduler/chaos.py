@@ -124,7 +124,7 @@ class ChaosWorker:
         self.num_blocks, self.block_tokens, self.max_seqs = num_blocks, block_tokens, max_seqs
         self.max_merge, self.calm, self.max_model_len = max_merge, calm, max_model_len
         self.content = [[POISON] * block_tokens for _ in range(num_blocks)]
-        self.labels: dict[int, bytes] = {}
+        self.labels: dict[int, tuple[bytes, bytes]] = {}
         self.key_content: dict[bytes, list[int]] = {}
         self.computed_tokens = 0
         self.steps = 0
@@ -141,6 +141,7 @@ class ChaosWorker:
         self.launched: list[Chunk] = []
         self.budget = StepBudget(64, 64, self.max_seqs)
         self.inbox: list[Order] = []
+        self.applied = 0
         self.last_sent_us = 0
         self.last_live_us = 0
         self._fresh_report()
@@ -169,7 +170,15 @@ class ChaosWorker:
         self.boot_id = f"boot-{self.rng.random()}"
         self._reset()
 
+    def _resident(self) -> tuple[list[tuple[int, bytes]], list[int]]:
+        """As the real worker's labels give it: of two blocks with one key the newer counts."""
+        newest = {key: (block, parent) for block, (key, parent) in self.labels.items()}
+        place = {key: at for at, key in enumerate(newest, 1)}
+        parents = [place.get(parent, place[key]) if any(parent) else 0 for key, (_block, parent) in newest.items()]
+        return [(block, key) for key, (block, _parent) in newest.items()], parents
+
     def hello(self, now_us: int, epoch: int) -> WorkerJoined:
+        resident, parents = self._resident()
         self.last_sent_us = self.last_live_us = now_us
         return WorkerJoined(
             now_us,
@@ -184,7 +193,8 @@ class ChaosWorker:
             root_key=b"r" * 32,
             model="chaos",
             pid=1,
-            resident=sorted(self.labels.items()),
+            resident=resident,
+            resident_parents=parents,
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
         )
 
@@ -194,6 +204,7 @@ class ChaosWorker:
         self.inbox.extend(orders)
 
     def _apply_orders(self) -> None:
+        self.applied += len(self.inbox)
         for order in self.inbox:
             if isinstance(order, Admit):
                 self._admit(order)
@@ -269,12 +280,13 @@ class ChaosWorker:
             self.labels.pop(block, None)
 
     def _label(self, order: Label) -> None:
-        for block, key in zip(order.block_ids, order.keys, strict=True):
+        for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=True):
             content = self.content[block]
             assert POISON not in content, f"block {block} was labelled before it was computed"
             known = self.key_content.setdefault(key, list(content))
             assert known == content, f"block {block} does not hold what its key says"
-            self.labels[block] = key
+            self.labels.pop(block, None)
+            self.labels[block] = (key, parent)
 
     def _end(self, sequence: ChaosSequence) -> None:
         sequence.ending = True
@@ -464,6 +476,7 @@ class ChaosWorker:
             self.last_live_us = now_us
             report.live_seqs = list(self.sequences)
             report.live_transfers = list(self.transfers)
+            report.orders_applied = self.applied
         self.last_sent_us = now_us
         self._fresh_report()
         self.composition = composition

@@ -63,7 +63,8 @@ def read_order(order: wpb.Order) -> orders.Order:
         item = order.load
         return orders.Load(item.xfer_id, unpack_keys(item.keys), unpack_u32(item.block_ids), item.limit_us)
     if kind == "label":
-        return orders.Label(unpack_u32(order.label.block_ids), unpack_keys(order.label.keys))
+        label = order.label
+        return orders.Label(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))
     if kind == "step_policy":
         item = order.step_policy
         return orders.StepPolicy(item.budget_with_decodes, item.budget_alone, item.max_seqs)
@@ -110,6 +111,7 @@ def write_report(report: Reported) -> wpb.Report:
     if report.live_seqs is not None:
         message.live.seqs.extend(report.live_seqs)
         message.live.transfers.extend(report.live_transfers or [])
+        message.live.orders_applied = report.orders_applied
     return message
 
 
@@ -171,6 +173,7 @@ class LiveWorker:
                     pid=7,
                     resident_blocks=pack_u32([block for block, _ in hello.resident]),
                     resident_keys=pack_keys([key for _, key in hello.resident]),
+                    resident_parents=pack_u32(hello.resident_parents),
                 ),
             )
         )

@@ -28,6 +28,7 @@ from octavo_scheduler.orders import Effects, Fact, Order
 from octavo_scheduler.policy import Policy
 
 from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output, sampling_of, tokens_of
+from tests.scheduler.invariants import check_cell
 
 TERMINAL_REASONS = ("finished", "rejected", "cancelled", "deadline", "failed", "already_exists", "not_found")
 
@@ -45,6 +46,8 @@ class Client:
     key: str = ""
     deadline_us: int = 0
     priority: int = 0
+    tenant: str = "default"
+    slo_class: str = ""
     attempt: int = 1
     got: list[list[int]] = field(default_factory=list)
     ended: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -104,6 +107,8 @@ class Simulation:
         self.clients: list[Client] = []
         self.facts: list[Fact] = []
         self.events = 0
+        self.checked = False
+        """Every invariant after every event, for walks."""
         self.delay_us = delay_us
         self._next_id = 0
         self._next_epoch = 0
@@ -115,6 +120,8 @@ class Simulation:
     def feed(self, event: Event) -> Effects:
         self.events += 1
         effects = self.core.handle(event)
+        if self.checked:
+            check_cell(self.core.cell)
         self.facts.extend(effects.facts)
         self.next_wakeup_us = effects.next_wakeup_us
         by_epoch = {link.epoch: link for link in self.links if link.epoch}
@@ -252,6 +259,8 @@ class Simulation:
             sampling=sampling_of(client.stop_ids),
             remaining_deadline_us=client.deadline_us,
             priority=client.priority,
+            tenant=client.tenant,
+            slo_class=client.slo_class,
             idempotency_key=client.key,
             namespace_root=b"" if cache_off else b"n" * 32,
             body_hash=repr((client.prompt, client.max_tokens, client.seeds)).encode(),
@@ -260,7 +269,7 @@ class Simulation:
 
     def cancel(self, client: Client, reason: str = "client_cancel") -> None:
         client.cancels += 1
-        self.feed(Cancelled(self.now_us, client.gateway, client.request_id, reason))
+        self.feed(Cancelled(self.now_us, client.gateway, client.request_id, reason, client.tenant))
 
     def stop_choice(self, client: Client, index: int, at_len: int) -> None:
         if index not in client.ended:

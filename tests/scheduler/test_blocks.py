@@ -1,4 +1,4 @@
-"""Block pool and prefix index: holders, eviction order, and a stateful property test against a plain model."""
+"""The block pool: holders, forks, pins, and a stateful property test with the index against a plain model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 from octavo_scheduler.blocks import BlockPool, OutOfBlocks
-from octavo_scheduler.prefix import PrefixIndex
+from octavo_scheduler.prefix.radix import PrefixIndex
 
 
 def pool(num_blocks: int = 5) -> BlockPool:
-    return BlockPool(num_blocks, lambda block: None)
+    return BlockPool(num_blocks, lambda count: None)
 
 
 def test_the_null_block_is_never_given() -> None:
@@ -50,27 +50,50 @@ def test_a_double_free_is_an_error() -> None:
         blocks.share(block)
 
 
-def test_eviction_takes_leaves_before_parents() -> None:
-    forgotten: list[int] = []
-    index = PrefixIndex(4, forgotten.append)
-    chain = index.pool.take(3)
-    for number, block in enumerate(chain):
-        index.add(bytes([number]) * 32, block)
-    for block in reversed(chain):
-        index.pool.drop(block)
-    assert index.pool.free_blocks == 3 and index.pool.cached_blocks == 3
-    index.pool.take(2)
-    assert forgotten == [chain[2], chain[1]]
-    assert index.match([bytes([n]) * 32 for n in range(3)], 3) == [chain[0]]
+def test_a_fork_shares_full_blocks_and_owns_the_partial_one() -> None:
+    blocks = pool(9)
+    table = blocks.take(3)
+    fork = blocks.fork(table, 10, 4)
+    assert fork[:2] == table[:2] and len(fork) == 3 and fork[2] not in table
+    assert not blocks.is_exclusive(table[0]) and blocks.is_exclusive(table[2])
+    whole = blocks.fork(fork, 8, 4)
+    assert whole == table[:2], "nothing is partial: nothing is taken"
+    assert blocks.drop_all(reversed(table)) == 1, "the shared ones have other owners"
+    assert blocks.drop_all(reversed(fork)) == 1 and blocks.drop_all(whole) == 2
+    assert blocks.free_blocks == 8 and blocks.leaked([], []) == 0
 
 
-def test_the_second_block_of_a_key_stays_private() -> None:
-    index = PrefixIndex(4)
-    first, second = index.pool.take(2)
-    assert index.add(b"k" * 32, first)
-    assert not index.add(b"k" * 32, second)
-    index.pool.drop(second)
-    assert index.pool.cached_blocks == 0 and index.key_of(second) is None
+def test_a_fork_without_a_free_block_takes_nothing() -> None:
+    blocks = pool(3)
+    table = blocks.take(2)
+    with pytest.raises(OutOfBlocks):
+        blocks.fork(table, 5, 4)
+    assert blocks.leaked([table], []) == 0
+
+
+def test_a_pin_needs_an_indexed_block_and_ends_once() -> None:
+    index = PrefixIndex(5)
+    (block,) = index.pool.take(1)
+    with pytest.raises(ValueError, match="not indexed"):
+        index.pool.hold_pin(block)
+    index.add(b"k" * 32, block, None, 0)
+    index.pool.hold_pin(block)
+    index.pool.drop(block)
+    assert index.pool.free_blocks == 3 and index.pool.cached_blocks == 0 and index.pool.pinned_blocks == 1
+    assert index.pool.drop_pin(block) and index.pool.free_blocks == 4 and index.pool.cached_blocks == 1
+    with pytest.raises(KeyError):
+        index.pool.drop_pin(block)
+
+
+def test_only_what_someone_holds_can_be_indexed_and_only_free_blocks_adopted() -> None:
+    blocks = pool()
+    with pytest.raises(ValueError, match="holds nothing"):
+        blocks.hold_index(1)
+    (block,) = blocks.take(1)
+    with pytest.raises(ValueError, match="not free"):
+        blocks.adopt([block])
+    blocks.adopt([2, 3])
+    assert blocks.cached_blocks == 2 and blocks.free_blocks == 3 and blocks.check_integrity() == []
 
 
 def test_a_leak_is_counted() -> None:
@@ -139,7 +162,7 @@ class PoolMachine(RuleBasedStateMachine):
         for block in table:
             if self.sequences[block] and self.index.key_of(block) is None:
                 self.keys += 1
-                assert self.index.add(self.keys.to_bytes(32, "big"), block)
+                assert self.index.add(self.keys.to_bytes(32, "big"), block, None, self.keys)
 
     @precondition(lambda self: self.keys > 0)
     @rule(data=st.data())

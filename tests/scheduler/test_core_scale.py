@@ -70,11 +70,12 @@ def test_the_queue_can_change_while_it_is_walked() -> None:
     simulation, _ = crowded(100)
     queue = simulation.core.cell.queue
     seen = []
-    for request in queue:
-        seen.append(request.request_id)
-        queue.remove(request)
-        if len(seen) % 2:
-            ahead = next(iter(queue), None)
-            if ahead is not None:
-                queue.remove(ahead)
+    with queue.in_turn(simulation.now_us) as turn:
+        for request in turn:
+            seen.append(request.request_id)
+            queue.remove(request)
+            if len(seen) % 2:
+                ahead = queue.peek(simulation.now_us)
+                if ahead is not None:
+                    queue.remove(ahead)
     assert len(seen) == len(set(seen)) and len(queue) == 0

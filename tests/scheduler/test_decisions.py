@@ -1,4 +1,4 @@
-"""The small decision modules, each alone: costs, ledger, slo, history, queues, registry, tiers, placement, preemption."""
+"""The small decision modules, each alone: costs, ledger, slo, history, registry, tiers, placement, preemption."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.placement import score_us
 from octavo_scheduler.policy import Policy
-from octavo_scheduler.preemption import choose_victims
-from octavo_scheduler.queues import WaitingQueue
+from octavo_scheduler.preemption import choose_victims, cost_to_bring_back
 from octavo_scheduler.registry import Registry
 from octavo_scheduler.request import Choice, Outcome, Phase, Request, Sequence
 from octavo_scheduler.slo import deadline_outcome, parse_classes, resolve
@@ -114,19 +113,6 @@ def test_history_finds_a_high_quantile_and_never_exceeds_max_tokens() -> None:
 # -- queue and registry --------------------------------------------------------------------------------------------
 
 
-def test_queue_orders() -> None:
-    late, early = request("late", arrival_us=5, priority=9), request("early", arrival_us=1)
-    again = request("again", arrival_us=9, resubmitted=True)
-    for order, names in (("fcfs", "again early late"), ("priority", "again late early")):
-        queue = WaitingQueue(order)
-        for item in (late, early, again):
-            item.queue_number, item.queued = 0, False
-            queue.push(item)
-        assert [item.request_id for item in queue] == names.split()
-        queue.remove(early)
-        assert len(queue) == 2 and queue.prompt_tokens == 8 and not early.queued
-
-
 def test_registry_is_bounded_in_bytes_and_time() -> None:
     registry = Registry(ttl_us=100, max_bytes=2000)
     stored = [request(f"r{number}", outcome=Outcome("finished")) for number in range(5)]
@@ -204,7 +190,8 @@ def test_grants_run_ahead_with_room_and_shrink_under_pressure() -> None:
 
 
 def test_step_policy_carries_two_budgets() -> None:
-    policy = step_policy(worker(), Policy(max_num_batched_tokens=600, max_num_seqs=4))
+    given = Policy(max_num_batched_tokens=600, max_num_seqs=4)
+    policy = step_policy(worker(max_num_batched_tokens=600, max_num_seqs=4), given)
     assert (policy.budget_with_decodes, policy.budget_alone) == (600, 2048)
     assert Policy(max_num_batched_tokens=4096).budget_alone == 4096
     assert Policy(max_num_batched_tokens=100).budget_alone == 400
@@ -213,15 +200,15 @@ def test_step_policy_carries_two_budgets() -> None:
 def test_victims_are_the_latest_and_only_as_many_as_needed() -> None:
     host = worker(10)
     sequences = [seat(host, 3, 12) for _ in range(3)]
-    assert choose_victims(host, [sequences[0]]) == [sequences[2]]
-    assert choose_victims(host, []) == []
+    assert choose_victims(host, [sequences[0]], Policy()) == [sequences[2]]
+    assert choose_victims(host, [], Policy()) == []
 
 
 def test_pending_releases_count_before_anyone_is_stopped() -> None:
     host = worker(10)
     sequences = [seat(host, 3, 12) for _ in range(3)]
     sequences[2].stopping = "cancel"
-    assert choose_victims(host, [sequences[0], sequences[1]]) == []
+    assert choose_victims(host, [sequences[0], sequences[1]], Policy()) == []
 
 
 def test_blocks_that_others_hold_do_not_count() -> None:
@@ -236,13 +223,13 @@ def test_blocks_that_others_hold_do_not_count() -> None:
     shared = seat(host, 0, 16)
     shared.blocks = third_table
     # neither the sharing one nor the one under a transfer would free a block at once
-    assert choose_victims(host, [first]) == []
+    assert choose_victims(host, [first], Policy()) == []
 
 
 def test_the_last_running_sequence_is_protected() -> None:
     host = worker(4)
     only = seat(host, 3, 12)
-    assert choose_victims(host, [only]) == []
+    assert choose_victims(host, [only], Policy()) == []
 
 
 def test_an_unsplit_group_is_stopped_as_one() -> None:
@@ -250,11 +237,30 @@ def test_an_unsplit_group_is_stopped_as_one() -> None:
     first = seat(host, 3, 12)
     leader, sibling = seat(host, 3, 12), seat(host, 3, 12)
     leader.group = sibling.group = (leader, sibling)
-    assert choose_victims(host, [first]) == [leader, sibling]
+    assert choose_victims(host, [first], Policy()) == [leader, sibling]
 
 
 def test_low_priority_goes_before_late() -> None:
     host = worker(10)
     seat(host, 3, 12, priority=1)
     low, late = seat(host, 3, 12, priority=-1), seat(host, 3, 12)
-    assert choose_victims(host, [late]) == [low]
+    assert choose_victims(host, [late], Policy()) == [low]
+
+
+def test_the_victim_that_comes_back_most_cheaply_goes_first() -> None:
+    host = worker(12)
+    old, long, short = seat(host, 3, 12), seat(host, 6, 24), seat(host, 2, 8)
+    costs = [cost_to_bring_back(host, item, Policy()) for item in (old, long, short)]
+    assert costs[1].us > costs[0].us > costs[2].us and costs[0].how == "recompute"
+    assert choose_victims(host, [long], Policy()) == [short]  # the oldest is protected, whatever it costs
+
+
+def test_blocks_that_stay_are_not_computed_again() -> None:
+    host = worker(12)
+    owner = seat(host, 4, 16)
+    sharer = seat(host, 0, 16)
+    sharer.blocks = owner.blocks[:3] + host.pool.take(1)
+    for block in owner.blocks[:3]:
+        host.pool.share(block)
+    one_block_us = host.costs.predict_prefill_us(16 - 1 - 3 * 4, 2048)
+    assert cost_to_bring_back(host, sharer, Policy()).us == one_block_us

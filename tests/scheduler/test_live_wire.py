@@ -78,6 +78,16 @@ def test_the_lists_are_bounded_and_the_counts_are_not() -> None:
     assert answer.waiting_prompt_tokens == 8 * 40
 
 
+def test_a_tenant_with_thousands_hides_nobody() -> None:
+    driver, _ = make_driver()
+    for number in range(40):
+        submit(driver, f"flood{number}", tenant="loud")
+    submit(driver, "quiet1", tenant="quiet")
+    waiting = live_wire.live(driver, 3).waiting
+    assert [item.tenant for item in waiting] == ["loud", "loud", "loud", "quiet"]
+    assert [item.request_id for item in waiting][3] == "quiet1"
+
+
 def test_a_timeline_of_a_running_and_of_an_ended_request() -> None:
     driver, clock = make_driver()
     submit(driver, "r1")

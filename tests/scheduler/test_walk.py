@@ -15,9 +15,10 @@ from octavo_scheduler.policy import Policy
 from tests.scheduler.chaos import ChaosStore, ChaosWorker
 from tests.scheduler.harness import Simulation
 
-WALK_EVENTS = 60_000
-"""Events fed to the core by `make test`, over all seeds."""
-SEEDS = 10
+WALK_EVENTS = 200_000
+"""Events fed to the core by `make test`, over all seeds; every invariant is checked after each."""
+ORDERS = ("fcfs", "priority", "sjf", "slo", "fair", "slo-fair")
+SEEDS = 18
 SOAK_EVENTS = 2_000_000
 
 
@@ -27,7 +28,9 @@ class Walk:
     def __init__(self, seed: int) -> None:
         rng = self.rng = Random(seed)
         policy = Policy(
-            order=rng.choice(("fcfs", "priority")),
+            order=ORDERS[seed % len(ORDERS)],  # all policies take turns
+            batching=rng.choice(("continuous", "continuous", "continuous", "static", "dynamic")),
+            tenant_weights={"b": 3.0},
             max_num_seqs=rng.choice((2, 4, 6)),
             max_num_batched_tokens=rng.choice((4, 16, 64)),
             max_waiting_requests=12,
@@ -41,7 +44,10 @@ class Walk:
             default_output_tokens=rng.choice((1, 8, 30)),
             max_offload_blocks=3,
             max_losses=1_000,
-            slo_classes={"default": {"ttft_ms": 100.0}},
+            slo_classes={
+                "default": {"ttft_ms": 100.0, "itl_p99_ms": rng.choice((0.0, 8.0, 50.0))},
+                "own": {"policy": rng.choice(ORDERS), "weight": 2.0} if rng.random() < 0.5 else {"itl_p99_ms": 5.0},
+            },
         )
         self.simulation = Simulation(rng, policy, delay_us=rng.choice((0, 2000, 30_000)))
         self.store = ChaosStore(rng)
@@ -80,6 +86,8 @@ class Walk:
             priority=rng.choice((0, 0, 3)),
             deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
             cache_off=rng.random() < 0.1,
+            tenant=rng.choice("aab"),
+            slo_class=rng.choice(("", "", "own")),
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
@@ -134,6 +142,7 @@ class Walk:
 
     def run(self, events: int) -> Simulation:
         simulation = self.simulation
+        simulation.checked = True
         moves: list[tuple[Callable[[], None], float]] = [
             (self.submit, 5),
             (self.cancel, 1),
@@ -170,11 +179,13 @@ def test_walk(seed: int) -> None:
 def test_walks_reach_every_corner() -> None:
     """A walk that never preempts, loads or loses a worker would prove nothing."""
     total: dict[str, float] = {}
-    for seed in range(4):
+    for seed in range(6):
         for name, value in Walk(seed).run(2500).core.cell.counters.items():
             total[name] = total.get(name, 0) + value
     for name in (
         "preemptions",
+        "priority_preemptions",
+        "budget_changes",
         "offloaded_blocks",
         "loaded_blocks",
         "prefix_hit_tokens",

@@ -26,7 +26,7 @@ keys = st.lists(st.binary(min_size=32, max_size=32), max_size=4)
 any_order = st.one_of(
     st.builds(orders.Grant, u64, blocks),
     st.builds(orders.Stop, u64, st.sampled_from(["cancel", "preempt"])),
-    st.builds(orders.Label, blocks, keys),
+    st.builds(orders.Label, blocks, keys, keys),
     st.builds(orders.Offload, u64, blocks, keys, keys),
     st.builds(orders.Load, u64, keys, blocks, u64),
     st.builds(orders.Update, u64, u32, st.booleans(), u32),
@@ -91,6 +91,7 @@ def test_a_report_survives_the_wire() -> None:
         decode_seqs=2,
         live_seqs=[99],
         live_transfers=[4],
+        orders_applied=17,
     )
     assert wire.read_report(write_report(report), 7, 5) == report
 
@@ -102,6 +103,10 @@ def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
         wire.read_report(wpb.Report(counts=b"abc"), 1, 1)
     with pytest.raises(wire.WireError, match="resident_keys"):
         wire.read_hello(wpb.WorkerHello(resident_blocks=pack_u32([1])), 1, "w", 1)
+    one = {"resident_blocks": pack_u32([1]), "resident_keys": bytes(32)}
+    for parents in ([], [0, 0], [2]):
+        with pytest.raises(wire.WireError, match="resident_parents"):
+            wire.read_hello(wpb.WorkerHello(**one, resident_parents=pack_u32(parents)), 1, "w", 1)
     with pytest.raises(wire.WireError, match="prompt_keys"):
         wire.read_submit(pb.Submit(prompt_keys=b"short"), 1, 1)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from octavo_cli.bench.report import print_figures
 from octavo_cli.engine_bench.engine import ROWS, EnginePlan, check_rows, measure_engine
+from octavo_cli.engine_bench.peers import parse_peers
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -24,6 +25,13 @@ def engine(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Samples per row.")] = 5,
     steps: Annotated[int, typer.Option("--steps", min=2, help="Decode steps per sample.")] = 24,
     peers: Annotated[bool, typer.Option("--peers/--no-peers", help="llama.cpp in turn with ours, when found.")] = True,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer",
+            help="NAME=COMMAND, several times: another engine in turn with ours; what it must answer: bench/README.md.",
+        ),
+    ] = None,
     services: Annotated[
         str,
         typer.Option("--services", help="Weights to measure through the services, comma-separated; none: leave out."),
@@ -32,7 +40,7 @@ def engine(
 ) -> None:
     """Prefill and decode of the bare engine, ms per step and % of the floor; peers and services beside it. Takes settings as flags."""
     through = tuple(name for name in services.split(",") if name and name != "none")
-    plan = EnginePlan(check_rows(rows.split(",")), rounds, steps, peers, through)
+    plan = EnginePlan(check_rows(rows.split(",")), rounds, steps, peers, parse_peers(peer or []), through)
     figures, notes = measure_engine(load_settings(context.args, os.environ), plan)
     show(figures, notes, json_path)
 

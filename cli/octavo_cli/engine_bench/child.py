@@ -1,4 +1,4 @@
-"""Child: a process that measures on request, one JSON object a line each way (octavo_gpuworker/bench, llamacpp_child.py)."""
+"""Child: a process that measures on request, one JSON object a line each way (octavo_gpuworker/bench, llamacpp_child.py, a peer of the user's)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from octavo.errors import OctavoError
 class Child:
     """A measuring process; as a context manager it ends with the block."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        """Raises OctavoError when the command cannot be started."""
         self.name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        except OSError as error:
+            raise OctavoError(f"{name} cannot be started: {error}") from error
+
+    @classmethod
+    def of_module(cls, name: str, module: str, arguments: Sequence[str]) -> Self:
+        """A module of this Python."""
+        return cls(name, [sys.executable, "-m", module, *arguments])
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +46,12 @@ class Child:
             raise OctavoError(f"{self.name} ended early ({error}); what it said stands above") from error
         if not line:
             raise OctavoError(f"{self.name} ended with exit code {process.wait()}; what it said stands above")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise OctavoError(f"{self.name} answered {line.strip()[:80]!r}, which is no JSON object") from error
+        if not isinstance(answer, dict):
+            raise OctavoError(f"{self.name} answered {line.strip()[:80]!r}, which is no JSON object")
         if "error" in answer:
             raise OctavoError(f"{self.name}: {answer['error']}")
         return answer

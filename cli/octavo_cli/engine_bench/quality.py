@@ -12,6 +12,7 @@ from octavo.errors import OctavoError
 from octavo.figures import Figure, Figures
 from octavo.rpc.settings import Settings
 
+from octavo_cli.bench.work import BadPlan
 from octavo_cli.engine_bench.child import Child
 from octavo_cli.engine_bench.engine import given_flags
 
@@ -53,13 +54,13 @@ def prose_ids(model_ref: str) -> list[int]:
 
 
 def measure_quality(settings: Settings, forms: list[str], tokens: int) -> tuple[Figures, list[str]]:
-    """Scores the first `tokens` tokens (0: all) in the oracle's precision and in each of `forms`. Raises OctavoError."""
+    """Scores the first `tokens` tokens (0: all) in the oracle's precision and in each of `forms`. Raises BadPlan for a form, OctavoError."""
     unknown = [name for name in forms if name not in FORMS]
     if unknown:
-        raise OctavoError(f"forms: {unknown[0]!r} is unknown; choose from {', '.join(FORMS)}")
+        raise BadPlan(f"--forms: {unknown[0]!r} is unknown; choose from {', '.join(FORMS)}", field="forms")
     ids = prose_ids(settings.manifest.model.ref)
     ids = ids[:tokens] if tokens else ids
-    with Child("the bare engine", "octavo_gpuworker.bench", given_flags(settings)) as engine:
+    with Child.of_module("the bare engine", "octavo_gpuworker.bench", given_flags(settings)) as engine:
         scored = {name: _score(engine, name, form, ids) for name, form in {"oracle": ORACLE, **_chosen(forms)}.items()}
     return figures_of(scored, len(ids))
 

@@ -29,6 +29,18 @@ class Message(msgspec.Struct):
     audio: Any = None
 
 
+class CacheBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What may be kept of a request's KV; the fields of octavo.v1.CacheControl."""
+
+    ttl: float | None = None
+    pin: bool | None = None
+    priority: int | None = None
+    tiers: list[str] | None = None
+    off: bool | None = None
+    salt: str | None = None
+    preload: str | None = None
+
+
 class GenerationBody(msgspec.Struct, kw_only=True):
     """What both generating endpoints take: OpenAI's fields, then the ones vLLM made common."""
 
@@ -53,6 +65,9 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     cache_salt: str | None = None
+    priority: int | None = None
+    slo_class: str | None = None
+    cache: CacheBody | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeVar
 
 from octavo.errors import InvalidRequest
 from starlette.datastructures import Headers
 
 from octavo_gateway.requests import EdgeContext, RequestParams
+
+Said = TypeVar("Said", int, str)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+=@-]{0,127}")
 
@@ -26,15 +29,24 @@ class CallHeaders:
     cache_off: bool
 
     def apply(self, params: RequestParams, number: int = 0, of: int = 1) -> RequestParams:
-        """Fills in what headers decide; prompt `number` of several gets an id and a key of its own."""
+        """Fills in what headers decide; prompt `number` of several gets an id and a key of its own.
+
+        Raises InvalidRequest when a header and a field of the body say different things.
+        """
         suffix = f"-{number}" if of > 1 else ""
         params.request_id = self.request_id + suffix if self.request_id else ""
         params.idempotency_key = self.idempotency_key + suffix if self.idempotency_key else ""
-        params.priority = self.priority
-        params.slo_class = self.slo_class
+        params.priority = _one_of("priority", params.priority, "X-Octavo-Priority", self.priority)
+        params.slo_class = _one_of("slo_class", params.slo_class, "X-Octavo-Slo-Class", self.slo_class)
         params.deadline_ms = self.deadline_ms
-        params.cache_off = self.cache_off
+        params.cache_off |= self.cache_off
         return params
+
+
+def _one_of(field: str, said: Said, header: str, headed: Said) -> Said:
+    if said and headed and said != headed:
+        raise InvalidRequest(f"{field}: {said!r} differs from {headed!r} of {header}; send one of them", field=field)
+    return headed or said
 
 
 def bearer(headers: Headers) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from octavo.errors import FieldViolation, InvalidRequest, OctavoError
 
-from octavo_gateway.http.bodies import ChatBody, CompletionBody, GenerationBody, Message
+from octavo_gateway.caching.rules import one_salt
+from octavo_gateway.http.bodies import CacheBody, ChatBody, CompletionBody, GenerationBody, Message
 from octavo_gateway.requests import ChatMessage, RequestParams
 
 MAX_PROMPTS = 256
@@ -94,6 +95,7 @@ def _content(message: Message, where: str) -> str:
 def _common(body: GenerationBody, kind: str) -> RequestParams:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: needs stream true", field="stream_options")
+    cache = body.cache or CacheBody()
     return RequestParams(
         kind="chat" if kind == "chat" else "generate",
         model=body.model or "",
@@ -114,7 +116,15 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         include_stop_str=bool(body.include_stop_str_in_output),
         n=body.n,
         skip_special_tokens=body.skip_special_tokens is not False,
-        cache_salt=body.cache_salt or "",
+        priority=body.priority or 0,
+        slo_class=body.slo_class or "",
+        cache_off=bool(cache.off),
+        cache_salt=one_salt(body.cache_salt or "", cache.salt or ""),
+        cache_ttl_s=cache.ttl or 0.0,
+        cache_pin=bool(cache.pin),
+        cache_priority=cache.priority or 0,
+        cache_tiers=tuple(cache.tiers or ()),
+        cache_preload=cache.preload or "",
     )
 
 
@@ -130,8 +140,6 @@ _RENAMED = {
     "include_stop_str": "include_stop_str_in_output",
     "request_id": "X-Request-Id",
     "idempotency_key": "Idempotency-Key",
-    "priority": "X-Octavo-Priority",
-    "slo_class": "X-Octavo-Slo-Class",
     "deadline_ms": "X-Octavo-Deadline-Ms",
     "cache_off": "X-Octavo-Cache",
     "api_key": "Authorization",

@@ -34,7 +34,6 @@ COMMON: Mapping[str, tuple[Any, ...]] = {
     "guided_regex": _OFF,
     "guided_choice": _OFF,
     "guided_grammar": _OFF,
-    "priority": (None, 0),
     "typical_p": (None, 1),
     "top_a": (None, 0),
 }
@@ -63,7 +62,6 @@ CHAT_ONLY: Mapping[str, tuple[Any, ...]] = {
     "echo": _OFF,
 }
 FIXES: Mapping[str, str] = {
-    "priority": "use the x-octavo-priority header (larger is more urgent)",
     "best_of": "use n and choose yourself",
     "prompt_logprobs": "use logprobs",
 }

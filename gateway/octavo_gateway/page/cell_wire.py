@@ -13,7 +13,7 @@ from octavo_gateway.tenants import own_id, wire_id
 
 ASK_TIMEOUT_S: Final = 2.0
 MAX_LISTED: Final = 64
-"""Requests in each of the three lists; the counts say how many there are."""
+"""Requests of each tenant in each of the three lists; the counts say how many there are."""
 
 
 class CellWatch:

@@ -3,6 +3,7 @@
 The command line resolves the environment and hands every setting on as a flag.
 
 {"do": "row", "row": "decode/bf16/b1", "steps": 32} -> {"tokens", "steps", "seconds", "floor_s"?, "backend"}
+{"do": "check", "row": "decode/bf16/b1"} -> {"fault": "" or what is wrong with the name}; opens no model
 {"do": "quality", "weights": "int8", "kv_dtype": "auto", "ids": [...]} -> {"nll": [...], "top": [...]}
 An error is {"error": "..."} and the process goes on.
 """
@@ -17,6 +18,7 @@ from octavo.errors import OctavoError
 from octavo.rpc.settings import load_settings, set_environment_default
 
 from octavo_gpuworker.bench.bench import Bench
+from octavo_gpuworker.bench.row import name_fault
 
 
 def main() -> int:
@@ -37,6 +39,8 @@ def main() -> int:
 
 
 def _answer(bench: Bench, request: dict[str, Any]) -> dict[str, Any]:
+    if request["do"] == "check":
+        return {"fault": name_fault(request["row"])}
     if request["do"] == "row":
         return bench.row(request["row"], request["steps"])
     return bench.quality(request["weights"], request["kv_dtype"], request["ids"])

@@ -68,3 +68,12 @@ def parse_row(name: str) -> Row:
         else:
             raise BadRow(f"row {name}: {extra!r} is not one of sampled, ctxN (of a batch), kv-int8", field="row")
     return Row(kind, weights, int(size[size.lastindex or 0]), context, sampled, kv_int8)  # type: ignore[arg-type]
+
+
+def name_fault(name: str) -> str:
+    """What is wrong with a row's name, or an empty string."""
+    try:
+        parse_row(name)
+    except BadRow as error:
+        return str(error)
+    return ""

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from typing import Final
 
-ABI: Final = 1
+ABI: Final = 2
 FORMATS: Final[dict[str, int]] = {"bf16": 0, "int8": 1, "int4": 2}
 KV_DTYPES: Final[dict[str, int]] = {"bf16": 0, "f32": 1, "int8": 2}
 ACTIVATIONS: Final[dict[str, int]] = {"silu": 0, "gelu_tanh": 1}
@@ -29,7 +29,7 @@ class Matrix(ctypes.Structure):
     """OctavoMatrix."""
 
     _fields_ = (
-        ("data", c_void_p), ("scales", c_void_p), ("bias", c_void_p), ("columns", c_int64), ("depth", c_int64),
+        ("data", c_void_p), ("bias", c_void_p), ("columns", c_int64), ("depth", c_int64),
     )  # fmt: skip
 
 
@@ -84,11 +84,12 @@ def declare(library: ctypes.CDLL) -> None:
         "octavo_step": (c_int32, (c_void_p, ctypes.POINTER(Batch), *text)),
         "octavo_destroy": (None, (c_void_p,)),
         "octavo_isa_of": (c_int32, (c_void_p,)),
-        "octavo_sample": (c_int32, (ctypes.POINTER(Batch), c_void_p, c_int32, *text)),
+        "octavo_sample": (c_int32, (ctypes.POINTER(Batch), c_void_p, c_int32, c_int32, *text)),
         "octavo_packed_bytes": (c_int64, (c_int32, c_int64, c_int64)),
-        "octavo_pack": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p, c_void_p)),
+        "octavo_pack": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
         "octavo_pack_gguf_int4": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
-        "octavo_unpack": (None, (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
+        "octavo_pack_gguf_int8": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
+        "octavo_unpack": (None, (c_int32, c_void_p, c_int64, c_int64, c_void_p)),
         "octavo_stream_bytes_per_s": (c_double, (c_void_p, c_int64, c_int32, c_int32)),
         "octavo_peak_macs_per_s": (c_double, (c_int32, c_int32, c_int32)),
     }

@@ -197,7 +197,6 @@ class NativeModel:
     def _matrix(self, name: str, columns: int, depth: int) -> abi.Matrix:
         return abi.Matrix(
             data=self._address(name),
-            scales=self._address(f"{name}.scales"),
             bias=self._address(f"{name}.bias"),
             columns=padded(columns),
             depth=padded(depth),

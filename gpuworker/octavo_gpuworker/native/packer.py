@@ -1,7 +1,7 @@
 """Packer: fills the entries of a packed file from named tensors; and the names and sizes of those entries.
 
 Entries: `embedding` (bf16, only where the head is another matrix), `norm`, `head`, and per layer `attn_norm`, `q_norm`, `k_norm`,
-`mlp_norm`, `qkv`, `o`, `gate_up`, `down`; a matrix may have `.scales` (int8) and `.bias`. Output columns:
+`mlp_norm`, `qkv`, `o`, `gate_up`, `down`; a matrix may have a `.bias`. Output columns:
 qkv: heads of q, k, v, each padded to 32; gate_up: 32 of gate, then the same 32 of up. With int4 weights the head is int8.
 """
 
@@ -21,6 +21,8 @@ from octavo_gpuworker.native.library import Library
 from octavo_gpuworker.native.tensors import Tensors
 
 PANEL: Final = 32
+GROUPED: Final = {"int4": "octavo_pack_gguf_int4", "int8": "octavo_pack_gguf_int8"}
+"""Formats that take GGUF's 4-bit blocks as they are, so that nothing is rounded twice."""
 Entries = dict[str, NDArray[np.uint8]]
 
 
@@ -108,8 +110,6 @@ def entries_of(config: ModelConfig, weights: str, library: Library) -> dict[str,
         sizes[matrix.name] = library.handle.octavo_packed_bytes(
             abi.FORMATS[matrix.format], matrix.columns, matrix.depth
         )
-        if matrix.format == "int8":
-            sizes[f"{matrix.name}.scales"] = matrix.columns * 4
         if matrix.bias:
             sizes[f"{matrix.name}.bias"] = matrix.columns * 4
     sizes.update({entry: length * 4 for entry, _, length in vectors_of(config)})
@@ -141,23 +141,21 @@ class Packer:
     def _part(self, plan: MatrixPlan, part: Part, entries: Entries) -> None:
         name, shape = f"{part.tensor}.weight", (part.rows, plan.depth)
         self._check(name, shape)
-        raw = self._tensors.raw_int4(name) if plan.format == "int4" else None
+        raw = self._tensors.raw_int4(name) if plan.format in GROUPED else None
         rows = raw[1] if raw is not None else self._floats(name, shape)
-        scales = entries.get(f"{plan.name}.scales")
         for run, start in enumerate(range(0, part.rows, part.run)):
             piece = np.ascontiguousarray(rows[start : start + part.run])
             column = part.first + run * part.step
             size = (len(piece), plan.depth, column, plan.columns, padded(plan.depth))
             to = entries[plan.name].ctypes.data
             if raw is not None:
-                failed = self._library.octavo_pack_gguf_int4(raw[0], piece.ctypes.data, *size, to)
+                failed = getattr(self._library, GROUPED[plan.format])(raw[0], piece.ctypes.data, *size, to)
             else:
-                at = None if scales is None else scales.ctypes.data
-                failed = self._library.octavo_pack(abi.FORMATS[plan.format], piece.ctypes.data, *size, to, at)
+                failed = self._library.octavo_pack(abi.FORMATS[plan.format], piece.ctypes.data, *size, to)
             if failed == -2:
                 raise BadArtifact(
-                    f"{self._where}: tensor {name} has values that {plan.format} cannot keep (not finite, or beyond "
-                    "float16's range in int4); convert the model again, or set engine.weights to bf16"
+                    f"{self._where}: tensor {name} has values that {plan.format} cannot keep (not finite, or scales beyond "
+                    "float16's range); convert the model again, or set engine.weights to bf16"
                 )
             if failed:
                 raise BadArtifact(

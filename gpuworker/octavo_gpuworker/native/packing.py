@@ -26,12 +26,13 @@ from octavo.artifacts import BadArtifact, ModelFiles, weights_hash
 
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.native.library import Library
+from octavo_gpuworker.native.pack_cache import hold, prune
 from octavo_gpuworker.native.packer import Packer, entries_of
 from octavo_gpuworker.native.tensors import open_tensors
 
 Format = Literal["bf16", "int8", "int4"]
 FORMATS: Final[tuple[Format, ...]] = ("bf16", "int8", "int4")
-LAYOUT: Final = 1
+LAYOUT: Final = 3
 """A new order of bytes is a new number: old files are then left alone and packed anew."""
 MAGIC: Final = b"OCTVPACK"
 PREFIX: Final = len(MAGIC) + 8 + 32
@@ -88,7 +89,9 @@ def pack(
         for stale in cache.glob(f".packing-{path.stem}-*"):  # of one that was killed: the lock is ours
             stale.unlink(missing_ok=True)
         _write(path, files, config, weights, library, progress)
-    return open_packed(path)
+        packed = open_packed(path)
+    prune(cache, keep=path)
+    return packed
 
 
 def _kept(path: Path, weights: Format, sizes: dict[str, int]) -> Packed:
@@ -173,6 +176,7 @@ def _put_header(
 def open_packed(path: Path) -> Packed:
     """Maps a packed file. BadArtifact: not one, truncated, or its bytes differ from its checksums."""
     with path.open("rb") as file:
+        hold(file)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
     length = int.from_bytes(mapped[len(MAGIC) : len(MAGIC) + 8], "little")
     header = mapped[PREFIX : PREFIX + length]

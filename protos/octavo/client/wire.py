@@ -22,6 +22,7 @@ class RequestOptions(TypedDict, total=False):
     deadline_s: float
     cache_off: bool
     cache_salt: str
+    cache: Mapping[str, Any]
     temperature: float
     top_p: float
     top_k: int
@@ -57,6 +58,7 @@ _SAMPLING = (
     "logit_bias",
     "seed",
 )
+CACHE_FIELDS = ("ttl", "pin", "priority", "tiers", "off", "salt", "preload")
 _OPTIONS = (
     "max_tokens",
     "min_tokens",
@@ -120,7 +122,7 @@ def chat_messages(messages: Sequence[MessageLike]) -> pb.ChatMessages:
 
 def _parts(options: RequestOptions) -> tuple[pb.RequestContext, pb.Sampling, pb.Options]:
     given = cast(dict[str, Any], dict(options))
-    known = (*_CONTEXT, *_SAMPLING, *_OPTIONS, "deadline_s")
+    known = (*_CONTEXT, *_SAMPLING, *_OPTIONS, "cache", "deadline_s")
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -128,12 +130,27 @@ def _parts(options: RequestOptions) -> tuple[pb.RequestContext, pb.Sampling, pb.
     if isinstance(given.get("stop"), str):
         given["stop"] = [given["stop"]]
     context = _fill(pb.RequestContext, _CONTEXT, given)
+    if given.get("cache") is not None:
+        context.cache.CopyFrom(_cache(given["cache"]))
     deadline_s = given.get("deadline_s")
     if deadline_s is not None:
         if not 0 < deadline_s < 4_000_000:
             raise InvalidRequest(f"deadline_s: {deadline_s!r} must be seconds above 0", field="deadline_s")
         context.deadline_ms = max(1, round(deadline_s * 1000))
     return context, _fill(pb.Sampling, _SAMPLING, given), _fill(pb.Options, _OPTIONS, given)
+
+
+def _cache(given: Mapping[str, Any]) -> pb.CacheControl:
+    """`cache={"ttl": seconds, "pin": True, "priority": 2, "tiers": ["hbm"], "off": True, "salt": "s", "preload": "name"}`."""
+    for name in given:
+        if name not in CACHE_FIELDS:
+            near = difflib.get_close_matches(name, CACHE_FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(CACHE_FIELDS)}"
+            raise InvalidRequest(f"cache.{name}: unknown; {hint}", field=f"cache.{name}")
+    try:
+        return pb.CacheControl(**given)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"cache: {dict(given)!r} cannot be sent: {error}", field="cache") from error
 
 
 def _fill(kind: type[_Message], names: Sequence[str], given: Mapping[str, Any]) -> _Message:

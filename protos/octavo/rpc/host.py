@@ -30,6 +30,7 @@ from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.rpc.logs import start_logging
 from octavo.rpc.settings import Settings, load_settings, manifest_keys
 from octavo.rpc.tracing import start_tracing
+from octavo.rpc.wakeups import shorten_slices
 from octavo.v1 import admin_pb2_grpc
 
 State = Literal["starting", "serving", "draining", "not_serving"]
@@ -86,6 +87,8 @@ class Host:
         if (state, why) == (self.state, self.why):
             return
         self.state, self.why = state, why
+        if state == "serving":  # by now gRPC's threads are there, and later ones are their children
+            shorten_slices(self.manifest.deployment.wakeup_slice_us)
         serving = (
             health_pb2.HealthCheckResponse.SERVING if state == "serving" else health_pb2.HealthCheckResponse.NOT_SERVING
         )

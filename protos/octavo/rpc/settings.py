@@ -218,6 +218,13 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ManifestError(f"{key}: {value!r} must be a list", field=key)
         return tuple(_convert(key, item, args[0]) for item in value)
+    if origin is types.UnionType:
+        for kind in args[:-1]:
+            try:
+                return _convert(key, value, kind)
+            except ManifestError:
+                continue
+        return _convert(key, value, args[-1])
     if origin in (dict, typing.Mapping, Mapping) or isinstance(hint, types.GenericAlias):
         if not isinstance(value, dict):
             raise ManifestError(f"{key}: {value!r} must be a mapping", field=key)

@@ -76,7 +76,7 @@ class Options(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., include_stop_str: _Optional[bool] = ..., n: _Optional[int] = ..., logprobs: _Optional[int] = ..., echo: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ...) -> None: ...
 
 class RequestContext(_message.Message):
-    __slots__ = ("request_id", "idempotency_key", "model", "priority", "slo_class", "deadline_ms", "cache_off", "cache_salt")
+    __slots__ = ("request_id", "idempotency_key", "model", "priority", "slo_class", "deadline_ms", "cache_off", "cache_salt", "cache")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class RequestContext(_message.Message):
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     CACHE_OFF_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     idempotency_key: str
     model: str
@@ -93,7 +94,26 @@ class RequestContext(_message.Message):
     deadline_ms: int
     cache_off: bool
     cache_salt: str
-    def __init__(self, request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., cache_off: _Optional[bool] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    cache: CacheControl
+    def __init__(self, request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., cache_off: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., cache: _Optional[_Union[CacheControl, _Mapping]] = ...) -> None: ...
+
+class CacheControl(_message.Message):
+    __slots__ = ("off", "salt", "ttl", "pin", "priority", "tiers", "preload")
+    OFF_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    off: bool
+    salt: str
+    ttl: float
+    pin: bool
+    priority: int
+    tiers: _containers.RepeatedScalarFieldContainer[str]
+    preload: str
+    def __init__(self, off: _Optional[bool] = ..., salt: _Optional[str] = ..., ttl: _Optional[float] = ..., pin: _Optional[bool] = ..., priority: _Optional[int] = ..., tiers: _Optional[_Iterable[str]] = ..., preload: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("context", "text", "token_ids", "sampling", "options")
@@ -180,18 +200,22 @@ class AttachResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("request_id", "model", "trace_id", "prompt_tokens", "seed")
+    __slots__ = ("request_id", "model", "trace_id", "prompt_tokens", "seed", "degraded", "max_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     trace_id: str
     prompt_tokens: int
     seed: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., trace_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    degraded: str
+    max_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., trace_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., degraded: _Optional[str] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("index", "text", "token_ids", "logprobs", "token_end", "byte_end", "finish_reason", "stop_hit")

@@ -7,16 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PinRequest(_message.Message):
-    __slots__ = ("keys", "layout", "limit_us", "arena_client")
+    __slots__ = ("keys", "layout", "limit_us", "exact", "sources", "arena_client")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_US_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     layout: bytes
     limit_us: int
+    exact: bool
+    sources: _containers.RepeatedCompositeFieldContainer[BlockSource]
     arena_client: int
-    def __init__(self, keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., limit_us: _Optional[int] = ..., arena_client: _Optional[int] = ...) -> None: ...
+    def __init__(self, keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., limit_us: _Optional[int] = ..., exact: _Optional[bool] = ..., sources: _Optional[_Iterable[_Union[BlockSource, _Mapping]]] = ..., arena_client: _Optional[int] = ...) -> None: ...
 
 class PinResponse(_message.Message):
     __slots__ = ("lease", "held", "slots")
@@ -39,16 +43,20 @@ class UnpinResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("keys", "layout", "lease", "arena_client")
+    __slots__ = ("keys", "layout", "lease", "exact", "sources", "arena_client")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     layout: bytes
     lease: int
+    exact: bool
+    sources: _containers.RepeatedCompositeFieldContainer[BlockSource]
     arena_client: int
-    def __init__(self, keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., lease: _Optional[int] = ..., arena_client: _Optional[int] = ...) -> None: ...
+    def __init__(self, keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., lease: _Optional[int] = ..., exact: _Optional[bool] = ..., sources: _Optional[_Iterable[_Union[BlockSource, _Mapping]]] = ..., arena_client: _Optional[int] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ("key", "payload", "checksum", "tier", "slot", "parent", "meta")
@@ -69,36 +77,132 @@ class GetResponse(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[int] = ..., tier: _Optional[str] = ..., slot: _Optional[_Union[SlotRef, _Mapping]] = ..., parent: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("key", "parent", "payload", "checksum", "layout", "meta")
+    __slots__ = ("key", "parent", "payload", "checksum", "layout", "shape", "exact", "meta")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     parent: bytes
     payload: bytes
     checksum: int
     layout: bytes
+    shape: PayloadShape
+    exact: bool
     meta: BlockMeta
-    def __init__(self, key: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[int] = ..., layout: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[int] = ..., layout: _Optional[bytes] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., exact: _Optional[bool] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
+
+class PayloadShape(_message.Message):
+    __slots__ = ("layers", "halves", "heads", "tokens", "width", "dtype")
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HALVES_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    layers: int
+    halves: int
+    heads: int
+    tokens: int
+    width: int
+    dtype: str
+    def __init__(self, layers: _Optional[int] = ..., halves: _Optional[int] = ..., heads: _Optional[int] = ..., tokens: _Optional[int] = ..., width: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class BlockSource(_message.Message):
+    __slots__ = ("store_id", "first", "count")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    first: int
+    count: int
+    def __init__(self, store_id: _Optional[str] = ..., first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("open", "credit_bytes")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    open: FetchOpen
+    credit_bytes: int
+    def __init__(self, open: _Optional[_Union[FetchOpen, _Mapping]] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+
+class FetchOpen(_message.Message):
+    __slots__ = ("keys", "layout", "exact", "link_bytes_per_s", "codec", "offset", "record_checksum", "form")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    LINK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    layout: bytes
+    exact: bool
+    link_bytes_per_s: float
+    codec: str
+    offset: int
+    record_checksum: int
+    form: str
+    def __init__(self, keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., exact: _Optional[bool] = ..., link_bytes_per_s: _Optional[float] = ..., codec: _Optional[str] = ..., offset: _Optional[int] = ..., record_checksum: _Optional[int] = ..., form: _Optional[str] = ...) -> None: ...
+
+class FetchResponse(_message.Message):
+    __slots__ = ("index", "offset", "data", "checksum", "head", "end")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    offset: int
+    data: bytes
+    checksum: int
+    head: FetchHead
+    end: bool
+    def __init__(self, index: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., checksum: _Optional[int] = ..., head: _Optional[_Union[FetchHead, _Mapping]] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class FetchHead(_message.Message):
+    __slots__ = ("parent", "form", "record_bytes", "record_checksum", "payload_bytes", "payload_checksum", "shape", "meta")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    RECORD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    META_FIELD_NUMBER: _ClassVar[int]
+    parent: bytes
+    form: str
+    record_bytes: int
+    record_checksum: int
+    payload_bytes: int
+    payload_checksum: int
+    shape: PayloadShape
+    meta: BlockMeta
+    def __init__(self, parent: _Optional[bytes] = ..., form: _Optional[str] = ..., record_bytes: _Optional[int] = ..., record_checksum: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., payload_checksum: _Optional[int] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
 
 class BlockMeta(_message.Message):
-    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us")
+    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us", "lossy")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TTL_US_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     AGE_US_FIELD_NUMBER: _ClassVar[int]
+    LOSSY_FIELD_NUMBER: _ClassVar[int]
     namespace: bytes
     ttl_us: int
     priority: int
     pinned: bool
     recompute_us: int
     age_us: int
-    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ...) -> None: ...
+    lossy: bool
+    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ..., lossy: _Optional[bool] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("stored", "known", "refused")
@@ -231,16 +335,20 @@ class ReserveResponse(_message.Message):
     def __init__(self, slots: _Optional[_Iterable[_Union[SlotRef, _Mapping]]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("arena_client", "layout", "filled", "given_up")
+    __slots__ = ("arena_client", "layout", "filled", "given_up", "shape", "exact")
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     FILLED_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
     arena_client: int
     layout: bytes
     filled: _containers.RepeatedCompositeFieldContainer[FilledSlot]
     given_up: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, arena_client: _Optional[int] = ..., layout: _Optional[bytes] = ..., filled: _Optional[_Iterable[_Union[FilledSlot, _Mapping]]] = ..., given_up: _Optional[_Iterable[int]] = ...) -> None: ...
+    shape: PayloadShape
+    exact: bool
+    def __init__(self, arena_client: _Optional[int] = ..., layout: _Optional[bytes] = ..., filled: _Optional[_Iterable[_Union[FilledSlot, _Mapping]]] = ..., given_up: _Optional[_Iterable[int]] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., exact: _Optional[bool] = ...) -> None: ...
 
 class FilledSlot(_message.Message):
     __slots__ = ("slot", "key", "parent", "meta")

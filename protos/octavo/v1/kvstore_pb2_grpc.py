@@ -64,6 +64,11 @@ class KvStoreServiceStub:
                 request_serializer=octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.FromString,
                 _registered_method=True)
+        self.Fetch = channel.stream_stream(
+                '/octavo.v1.KvStoreService/Fetch',
+                request_serializer=octavo_dot_v1_dot_kvstore__pb2.FetchRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_kvstore__pb2.FetchResponse.FromString,
+                _registered_method=True)
         self.SetPinned = channel.unary_unary(
                 '/octavo.v1.KvStoreService/SetPinned',
                 request_serializer=octavo_dot_v1_dot_kvstore__pb2.SetPinnedRequest.SerializeToString,
@@ -136,6 +141,13 @@ class KvStoreServiceServicer:
 
     def Delete(self, request, context):
         """Forgets blocks in every tier.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fetch(self, request_iterator, context):
+        """For another host's kvstore: blocks in the order of its keys, in checksummed chunks, as far as its credit reaches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,6 +227,11 @@ def add_KvStoreServiceServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.SerializeToString,
+            ),
+            'Fetch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=octavo_dot_v1_dot_kvstore__pb2.FetchRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_kvstore__pb2.FetchResponse.SerializeToString,
             ),
             'SetPinned': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPinned,
@@ -409,6 +426,33 @@ class KvStoreService:
             '/octavo.v1.KvStoreService/Delete',
             octavo_dot_v1_dot_kvstore__pb2.DeleteRequest.SerializeToString,
             octavo_dot_v1_dot_kvstore__pb2.DeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/octavo.v1.KvStoreService/Fetch',
+            octavo_dot_v1_dot_kvstore__pb2.FetchRequest.SerializeToString,
+            octavo_dot_v1_dot_kvstore__pb2.FetchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,7 +63,14 @@ class GatewayHello(_message.Message):
     def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ...) -> None: ...
 
 class GatewayWelcome(_message.Message):
-    __slots__ = ("scheduler_boot_id", "ready", "root_key", "block_tokens", "max_model_len", "max_choices", "max_request_blocks", "model")
+    __slots__ = ("scheduler_boot_id", "ready", "root_key", "block_tokens", "max_model_len", "max_choices", "max_request_blocks", "model", "namespace_generations")
+    class NamespaceGenerationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SCHEDULER_BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +79,7 @@ class GatewayWelcome(_message.Message):
     MAX_CHOICES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     scheduler_boot_id: str
     ready: bool
     root_key: bytes
@@ -80,10 +88,11 @@ class GatewayWelcome(_message.Message):
     max_choices: int
     max_request_blocks: int
     model: str
-    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+    namespace_generations: _containers.ScalarMap[str, int]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ..., namespace_generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root")
+    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root", "cache")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +112,7 @@ class Submit(_message.Message):
     CACHE_OFF_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_TAG_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     tenant: str
@@ -122,7 +132,26 @@ class Submit(_message.Message):
     cache_off: bool
     namespace_tag: bytes
     namespace_root: bytes
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ...) -> None: ...
+    cache: CacheRule
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ...) -> None: ...
+
+class CacheRule(_message.Message):
+    __slots__ = ("ttl_us", "pin", "priority", "tiers", "generation", "layout", "preload")
+    TTL_US_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    ttl_us: int
+    pin: bool
+    priority: int
+    tiers: _containers.RepeatedScalarFieldContainer[str]
+    generation: int
+    layout: bytes
+    preload: str
+    def __init__(self, ttl_us: _Optional[int] = ..., pin: _Optional[bool] = ..., priority: _Optional[int] = ..., tiers: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., layout: _Optional[bytes] = ..., preload: _Optional[str] = ...) -> None: ...
 
 class ChoiceState(_message.Message):
     __slots__ = ("seed", "emitted_tokens", "finished")
@@ -187,16 +216,20 @@ class RequestEvent(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[RequestFinished, _Mapping]] = ..., cancel_result: _Optional[_Union[CancelResult, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt")
+    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt", "max_tokens", "degraded")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
     attached: bool
     gateway_state: bytes
     prompt_tokens: bytes
     attempt: int
-    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
+    max_tokens: int
+    degraded: str
+    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ..., max_tokens: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("index", "tokens", "logprobs")
@@ -313,44 +346,76 @@ class CancelResult(_message.Message):
     def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ...) -> None: ...
 
 class AttachStoreRequest(_message.Message):
-    __slots__ = ("hello", "events", "inventory", "heartbeat", "tiers")
+    __slots__ = ("hello", "events", "inventory", "heartbeat", "tiers", "codec")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
     hello: StoreHello
     events: _kvstore_pb2.StoreEvents
     inventory: StoreInventory
     heartbeat: Heartbeat
     tiers: StoreTiers
-    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tiers: _Optional[_Union[StoreTiers, _Mapping]] = ...) -> None: ...
+    codec: StoreCodec
+    def __init__(self, hello: _Optional[_Union[StoreHello, _Mapping]] = ..., events: _Optional[_Union[_kvstore_pb2.StoreEvents, _Mapping]] = ..., inventory: _Optional[_Union[StoreInventory, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tiers: _Optional[_Union[StoreTiers, _Mapping]] = ..., codec: _Optional[_Union[StoreCodec, _Mapping]] = ...) -> None: ...
 
 class AttachStoreResponse(_message.Message):
-    __slots__ = ("welcome", "inventory_request", "heartbeat", "prefetch", "pin", "forget")
+    __slots__ = ("welcome", "inventory_request", "heartbeat", "peers", "prefetch", "pin", "forget")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     welcome: StoreWelcome
     inventory_request: InventoryRequest
     heartbeat: Heartbeat
+    peers: StorePeers
     prefetch: PrefetchHint
     pin: PinOrder
     forget: ForgetOrder
-    def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchHint, _Mapping]] = ..., pin: _Optional[_Union[PinOrder, _Mapping]] = ..., forget: _Optional[_Union[ForgetOrder, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., peers: _Optional[_Union[StorePeers, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchHint, _Mapping]] = ..., pin: _Optional[_Union[PinOrder, _Mapping]] = ..., forget: _Optional[_Union[ForgetOrder, _Mapping]] = ...) -> None: ...
 
 class StoreHello(_message.Message):
-    __slots__ = ("store_id", "boot_id", "address")
+    __slots__ = ("store_id", "boot_id", "address", "peer_address")
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     store_id: str
     boot_id: str
     address: str
-    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    peer_address: str
+    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+
+class StorePeers(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[StorePeer]
+    def __init__(self, peers: _Optional[_Iterable[_Union[StorePeer, _Mapping]]] = ...) -> None: ...
+
+class StorePeer(_message.Message):
+    __slots__ = ("store_id", "address")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    address: str
+    def __init__(self, store_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class StoreCodec(_message.Message):
+    __slots__ = ("blocks", "saved_us", "cost_us", "saved_bytes")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_US_FIELD_NUMBER: _ClassVar[int]
+    COST_US_FIELD_NUMBER: _ClassVar[int]
+    SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
+    def __init__(self, blocks: _Optional[int] = ..., saved_us: _Optional[float] = ..., cost_us: _Optional[float] = ..., saved_bytes: _Optional[int] = ...) -> None: ...
 
 class StoreWelcome(_message.Message):
     __slots__ = ("scheduler_boot_id",)
@@ -399,7 +464,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "gateways", "stores", "requests_waiting", "requests_running", "blocks_total", "blocks_free", "blocks_cached", "blocks_leaked", "counters")
+    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "gateways", "stores", "requests_waiting", "requests_running", "blocks_total", "blocks_free", "blocks_cached", "blocks_leaked", "counters", "tenants")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -420,6 +485,7 @@ class GetStatusResponse(_message.Message):
     BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_LEAKED_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     scheduler_boot_id: str
     ready: bool
     why_not_ready: str
@@ -433,10 +499,35 @@ class GetStatusResponse(_message.Message):
     blocks_cached: int
     blocks_leaked: int
     counters: _containers.ScalarMap[str, float]
-    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[StoreStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_leaked: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[StoreStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_leaked: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
+
+class TenantStatus(_message.Message):
+    __slots__ = ("tenant", "requests", "running_sequences", "held_blocks", "rate_tokens_per_s", "burst_tokens", "tokens_left", "concurrency", "kv_share", "rejected")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RATE_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BURST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    KV_SHARE_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    requests: int
+    running_sequences: int
+    held_blocks: int
+    rate_tokens_per_s: float
+    burst_tokens: float
+    tokens_left: float
+    concurrency: int
+    kv_share: float
+    rejected: int
+    def __init__(self, tenant: _Optional[str] = ..., requests: _Optional[int] = ..., running_sequences: _Optional[int] = ..., held_blocks: _Optional[int] = ..., rate_tokens_per_s: _Optional[float] = ..., burst_tokens: _Optional[float] = ..., tokens_left: _Optional[float] = ..., concurrency: _Optional[int] = ..., kv_share: _Optional[float] = ..., rejected: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid")
+    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid", "block_bytes", "block_tokens", "step_tokens", "fixed_us", "prefill_token_us", "context_token_us", "load_bytes_per_us", "load_fixed_us", "labels", "blocks_retired")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -444,6 +535,16 @@ class WorkerStatus(_message.Message):
     BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FIXED_US_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    LOAD_BYTES_PER_US_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIXED_US_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_RETIRED_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     state: str
     running: int
@@ -451,7 +552,17 @@ class WorkerStatus(_message.Message):
     blocks_free: int
     steps: int
     pid: int
-    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    block_bytes: int
+    block_tokens: int
+    step_tokens: int
+    fixed_us: float
+    prefill_token_us: float
+    context_token_us: float
+    load_bytes_per_us: float
+    load_fixed_us: float
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    blocks_retired: int
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ...) -> None: ...
 
 class GatewayStatus(_message.Message):
     __slots__ = ("gateway_id", "requests")
@@ -484,7 +595,7 @@ class GetLiveRequest(_message.Message):
     def __init__(self, max_requests: _Optional[int] = ...) -> None: ...
 
 class GetLiveResponse(_message.Message):
-    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "stores", "waiting", "running", "recent", "requests_waiting", "requests_running", "ledger", "slo_classes", "waiting_prompt_tokens", "gateways", "counters")
+    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "stores", "waiting", "running", "recent", "requests_waiting", "requests_running", "ledger", "slo_classes", "waiting_prompt_tokens", "gateways", "counters", "tenants")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -507,6 +618,7 @@ class GetLiveResponse(_message.Message):
     WAITING_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     scheduler_boot_id: str
     ready: bool
     why_not_ready: str
@@ -522,7 +634,8 @@ class GetLiveResponse(_message.Message):
     waiting_prompt_tokens: int
     gateways: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, float]
-    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[LiveWorker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[LiveStore, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., recent: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., slo_classes: _Optional[_Iterable[_Union[SloTarget, _Mapping]]] = ..., waiting_prompt_tokens: _Optional[int] = ..., gateways: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[LiveWorker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[LiveStore, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., recent: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., slo_classes: _Optional[_Iterable[_Union[SloTarget, _Mapping]]] = ..., waiting_prompt_tokens: _Optional[int] = ..., gateways: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, float]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
 
 class LiveWorker(_message.Message):
     __slots__ = ("worker_id", "state", "running", "max_seqs", "blocks_total", "blocks_free", "blocks_cached", "block_bytes", "steps", "step_us", "block_map", "blocks_per_cell")
@@ -565,7 +678,7 @@ class LiveStore(_message.Message):
     def __init__(self, store_id: _Optional[str] = ..., state: _Optional[str] = ..., keys: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[_kvstore_pb2.TierStats, _Mapping]]] = ...) -> None: ...
 
 class LiveRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "trace_id", "phase", "prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens", "max_tokens", "choices", "workers", "blocks", "age_us", "priority", "slo_class", "attempts", "preemptions", "cost", "outcome", "reason", "first_token_us", "ended_us_ago")
+    __slots__ = ("request_id", "tenant", "trace_id", "phase", "prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens", "max_tokens", "choices", "workers", "blocks", "age_us", "priority", "slo_class", "attempts", "preemptions", "cost", "outcome", "reason", "first_token_us", "ended_us_ago", "degraded")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -588,6 +701,7 @@ class LiveRequest(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
     ENDED_US_AGO_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     trace_id: str
@@ -610,7 +724,8 @@ class LiveRequest(_message.Message):
     reason: str
     first_token_us: int
     ended_us_ago: int
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., trace_id: _Optional[str] = ..., phase: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., blocks: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., attempts: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., first_token_us: _Optional[int] = ..., ended_us_ago: _Optional[int] = ...) -> None: ...
+    degraded: str
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., trace_id: _Optional[str] = ..., phase: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., blocks: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., attempts: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., first_token_us: _Optional[int] = ..., ended_us_ago: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class LedgerRow(_message.Message):
     __slots__ = ("technique", "entries", "saved_ms", "cost_ms", "saved_bytes", "cost_bytes")

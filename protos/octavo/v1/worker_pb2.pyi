@@ -1,3 +1,4 @@
+from octavo.v1 import kvstore_pb2 as _kvstore_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -47,7 +48,7 @@ class WorkerWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
-    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size")
+    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size", "labels", "resident_parents")
     ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +64,8 @@ class WorkerHello(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_PARENTS_FIELD_NUMBER: _ClassVar[int]
     root_key: bytes
     block_tokens: int
     num_blocks: int
@@ -78,7 +81,9 @@ class WorkerHello(_message.Message):
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     calibration: Calibration
     vocab_size: int
-    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    resident_parents: bytes
+    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., resident_parents: _Optional[bytes] = ...) -> None: ...
 
 class StepGroup(_message.Message):
     __slots__ = ("id", "rank", "size")
@@ -233,16 +238,18 @@ class Offload(_message.Message):
     def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., namespaces: _Optional[bytes] = ..., ttl_us: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., recompute_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("xfer_id", "keys", "block_ids", "limit_us")
+    __slots__ = ("xfer_id", "keys", "block_ids", "limit_us", "sources")
     XFER_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     LIMIT_US_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     xfer_id: int
     keys: bytes
     block_ids: bytes
     limit_us: int
-    def __init__(self, xfer_id: _Optional[int] = ..., keys: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., limit_us: _Optional[int] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[_kvstore_pb2.BlockSource]
+    def __init__(self, xfer_id: _Optional[int] = ..., keys: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., limit_us: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_kvstore_pb2.BlockSource, _Mapping]]] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("resource_id", "kind", "payload")
@@ -267,12 +274,14 @@ class StepPolicy(_message.Message):
     def __init__(self, budget_with_decodes: _Optional[int] = ..., budget_alone: _Optional[int] = ..., max_seqs: _Optional[int] = ..., draft_cap: _Optional[int] = ...) -> None: ...
 
 class Label(_message.Message):
-    __slots__ = ("block_ids", "keys")
+    __slots__ = ("block_ids", "keys", "parents")
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
     block_ids: bytes
     keys: bytes
-    def __init__(self, block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    parents: bytes
+    def __init__(self, block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_ids", "bias_values", "stop_ids", "min_tokens", "logprobs")
@@ -303,7 +312,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_ids: _Optional[bytes] = ..., bias_values: _Optional[_Iterable[float]] = ..., stop_ids: _Optional[bytes] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining")
+    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining", "failed_allocations", "backed_blocks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +332,8 @@ class Report(_message.Message):
     DECODE_SEQS_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    FAILED_ALLOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    BACKED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     step: int
     steps: int
     slots: bytes
@@ -342,7 +353,9 @@ class Report(_message.Message):
     decode_seqs: int
     trimmed: _containers.RepeatedCompositeFieldContainer[Trimmed]
     draining: bool
-    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
+    failed_allocations: int
+    backed_blocks: int
+    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ..., failed_allocations: _Optional[int] = ..., backed_blocks: _Optional[int] = ...) -> None: ...
 
 class SeqFinish(_message.Message):
     __slots__ = ("slot", "seq", "reason", "stop_token", "message")
@@ -435,12 +448,14 @@ class FirstToken(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ..., load_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
 
 class LiveList(_message.Message):
-    __slots__ = ("seqs", "transfers")
+    __slots__ = ("seqs", "transfers", "orders_applied")
     SEQS_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_APPLIED_FIELD_NUMBER: _ClassVar[int]
     seqs: _containers.RepeatedScalarFieldContainer[int]
     transfers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, seqs: _Optional[_Iterable[int]] = ..., transfers: _Optional[_Iterable[int]] = ...) -> None: ...
+    orders_applied: int
+    def __init__(self, seqs: _Optional[_Iterable[int]] = ..., transfers: _Optional[_Iterable[int]] = ..., orders_applied: _Optional[int] = ...) -> None: ...
 
 class Trimmed(_message.Message):
     __slots__ = ("seq", "first_live_block", "group")

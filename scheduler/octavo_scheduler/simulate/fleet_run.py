@@ -63,6 +63,7 @@ def run_fleet(plan: Plan, rows: Sequence[Row]) -> list[CellResult]:
     sample_us = max(10_000, last_us // SAMPLES)
     results: list[CellResult] = []
     for workers, share in zip(sizes, shares, strict=True):
+        if results:
+            gc.collect()  # a core refers to itself; with its pools it is too large to wait for the collector
         results.append(CellRun(plan.policy, plan.hardware, workers, share, sample_us).run())
-        gc.collect()  # a core refers to itself; with its pools it is too large to wait for the collector
     return results

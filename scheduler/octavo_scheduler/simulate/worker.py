@@ -72,6 +72,7 @@ class SimulatedWorker:
     """One worker on the cell's clock. The loop calls `boundary` whenever a step ends or a wake-up is due."""
 
     __slots__ = (
+        "_applied",
         "_by_seq",
         "_by_slot",
         "_flush",
@@ -80,6 +81,7 @@ class SimulatedWorker:
         "_order",
         "_report",
         "_since_us",
+        "_steady",
         "_step",
         "_step_us",
         "_transfers",
@@ -107,10 +109,12 @@ class SimulatedWorker:
         self.busy_us = 0.0
         self.wake_us = 0  # when the loop is to call boundary next
         self.tokens_of: list[str] = []  # request of each slot of the report at hand, as its `slots`
+        self._applied = 0
         self._by_seq: dict[int, SimSequence] = {}
         self._by_slot: dict[int, SimSequence] = {}
         self._transfers: list[tuple[int, int, Load | Offload]] = []  # heap of (ends_us, xfer_id, order)
         self._step: Step | None = None
+        self._steady: Step | None = None  # what compose would give again: nothing but decodes, nobody came or left
         self._step_us = 0
         self._order: tuple[int, ...] | None = None
         self._report = Reported(0, epoch)
@@ -152,11 +156,13 @@ class SimulatedWorker:
             if self._flush or now_us - self._since_us >= MERGE_US:
                 leaving.append(self._take(now_us))
         while self.inbox and self.inbox[0][0] <= now_us:
-            for order in self.inbox.popleft()[1]:
+            orders = self.inbox.popleft()[1]
+            self._applied += len(orders)
+            for order in orders:
                 self._apply(order, now_us)
         while self._transfers and self._transfers[0][0] <= now_us:
             self._end_transfer(heapq.heappop(self._transfers)[2])
-        step = compose(self._by_seq.values(), self.budget)
+        step, self._steady = self._steady or compose(self._by_seq.values(), self.budget), None
         if step.starved:
             self._report.starved = step.starved
             self._flush = True
@@ -212,7 +218,7 @@ class SimulatedWorker:
         if step.prefill_tokens:
             self._flush = True
         slots, counts, computed, owners = report.slots, report.counts, report.computed_len, self.tokens_of
-        by_slot = self._by_slot
+        by_slot, running = self._by_slot, len(self._by_seq)
         low = False
         for index, chunk in enumerate(step.chunks):
             slot = chunk.slot
@@ -238,6 +244,10 @@ class SimulatedWorker:
                 if length >= sequence.end_len:
                     self._finish(sequence)
         self._flush = self._flush or low
+        if not (step.prefill_tokens or step.starved or low) and len(self._by_seq) == running:
+            for chunk in step.chunks:
+                chunk.start += 1
+            self._steady = step
 
     def _first(self, sequence: SimSequence, now_us: int) -> None:
         sequence.spoke = True
@@ -295,6 +305,7 @@ class SimulatedWorker:
             self._last_live_us = now_us
             report.live_seqs = list(self._by_seq)
             report.live_transfers = [xfer_id for _ends, xfer_id, _order in self._transfers]
+            report.orders_applied = self._applied
         self._last_report_us = now_us
         self._report = Reported(0, self.epoch)
         self.tokens_of = []
@@ -308,7 +319,9 @@ class SimulatedWorker:
             granted = self._by_seq.get(order.seq)
             if granted is not None:
                 granted.capacity += len(order.block_ids) * self.hardware.block_tokens
-        elif isinstance(order, Admit):
+            return
+        self._steady = None
+        if isinstance(order, Admit):
             self._admit(order, now_us)
         elif isinstance(order, Stop):
             stopped = self._by_seq.get(order.seq)
@@ -354,6 +367,7 @@ class SimulatedWorker:
         self._report.transfers_done.append(TransferDone(order.xfer_id, ok, size, lookup_us, took_us, "dram"))
         self._flush = True
         if isinstance(order, Load):
+            self._steady = None
             for sequence in self._by_seq.values():
                 if sequence.wait_xfer == order.xfer_id:
                     self._start_after_load(sequence, ok)

@@ -75,7 +75,7 @@ def test_quality_compares_with_the_oracle_and_says_what_is_beyond_its_bound() ->
 def test_an_unknown_form_and_no_rows_are_refused() -> None:
     with pytest.raises(OctavoError, match="'fp4' is unknown; choose from bf16, int8"):
         quality.measure_quality(Settings(Manifest(), {}), ["fp4"], 8)
-    with pytest.raises(OctavoError, match="rows: none given"):
+    with pytest.raises(OctavoError, match="--rows: none given"):
         engine.check_rows([" ", ""])
 
 
@@ -87,19 +87,10 @@ def test_only_given_settings_travel_to_the_child() -> None:
 
 def test_a_child_that_refuses_or_dies_is_told_in_its_own_words() -> None:
     with (
-        Child("the bare engine", "octavo_gpuworker.bench", []) as child,
+        Child.of_module("the bare engine", "octavo_gpuworker.bench", []) as child,
         pytest.raises(OctavoError, match="'walk' is no kind"),
     ):
         child.ask(do="row", row="walk/bf16/b1", steps=4)
-    refused = Child("the bare engine", "octavo_gpuworker.bench", ["--engine.no_such", "1"])
+    refused = Child.of_module("the bare engine", "octavo_gpuworker.bench", ["--engine.no_such", "1"])
     with refused as child, pytest.raises(OctavoError, match="ended"):
         child.ask(do="row", row="decode/bf16/b1", steps=4)
-
-
-def test_a_peer_that_is_absent_is_listed_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
-    found = engine.Found()
-    assert engine._llamacpp(Settings(Manifest(), {}), found) is None
-    assert found.facts["peer/llamacpp"].startswith("absent") and "peer llamacpp" in found.notes[0]
-    assert engine._has_peer("decode/int4/b1") and not engine._has_peer("decode/bf16/b16/sampled")
-    assert not engine._has_peer("prefill/int4/512") and not engine._has_peer("run/bf16/b16")

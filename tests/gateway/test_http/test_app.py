@@ -139,6 +139,26 @@ async def test_headers_reach_the_gateway(edge: Any) -> None:
     assert response.json()["id"] == "chatcmpl-my-id"
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_urgency_and_class_may_stand_in_the_body(edge: Any, path: str) -> None:
+    body = {**BODY, "prompt": "Once", "priority": -7, "slo_class": "batch"}
+    assert (await edge.http.post(path, json=body)).status_code == 200
+    same = {"x-octavo-priority": "-7", "x-octavo-slo-class": "batch"}
+    assert (await edge.http.post(path, json=body, headers=same)).status_code == 200
+    assert [(item.priority, item.slo_class) for item in edge.gateway.requests] == [(-7, "batch")] * 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "field"), [({"x-octavo-priority": "1"}, "priority"), ({"x-octavo-slo-class": "chat"}, "slo_class")]
+)
+async def test_a_header_and_the_body_must_not_contradict(edge: Any, headers: dict[str, str], field: str) -> None:
+    response = await edge.http.post(CHAT, json={**BODY, "priority": 2, "slo_class": "batch"}, headers=headers)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == field and "send one of them" in error["message"]
+    assert not edge.gateway.requests
+
+
 async def test_without_headers_nothing_is_made_up(edge: Any) -> None:
     response = await edge.http.post(CHAT, json=BODY)
     params, context = edge.gateway.requests[0], edge.gateway.edges[0]

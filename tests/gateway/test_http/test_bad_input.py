@@ -138,7 +138,6 @@ async def test_broken_json(edge: Any, content: bytes, param: str, words: str) ->
         (CHAT, {"continue_final_message": True}, "continue_final_message"),
         (CHAT, {"use_beam_search": True}, "use_beam_search"),
         (CHAT, {"length_penalty": True}, "length_penalty"),
-        (CHAT, {"priority": 3}, "priority"),
         (CHAT, {"store": True}, "store"),
     ],
 )

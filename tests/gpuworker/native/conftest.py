@@ -121,9 +121,9 @@ def unpacked(library: Library, packed: Packed, plan: MatrixPlan) -> torch.Tensor
     """A packed matrix as float32 [columns, depth], padding included."""
     depth = padded(plan.depth)
     out = np.zeros((plan.columns, depth), np.float32)
-    data, scales = packed.array(plan.name), packed.array(f"{plan.name}.scales")
-    at = None if scales is None else scales.ctypes.data
-    library.handle.octavo_unpack(FORMATS[plan.format], data.ctypes.data, at, plan.columns, depth, out.ctypes.data)
+    data = packed.array(plan.name)
+    assert data is not None
+    library.handle.octavo_unpack(FORMATS[plan.format], data.ctypes.data, plan.columns, depth, out.ctypes.data)
     return torch.from_numpy(out)
 
 

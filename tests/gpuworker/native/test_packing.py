@@ -52,10 +52,54 @@ def test_gguf_blocks_are_repacked_without_loss(kind: GGMLQuantizationType, libra
     size = library.handle.octavo_packed_bytes(2, 64, 96)
     data, out = np.zeros(size, np.uint8), np.zeros((64, 96), np.float32)
     assert library.handle.octavo_pack_gguf_int4(kind.value, raw.ctypes.data, 40, 96, 8, 64, 96, data.ctypes.data) == 0
-    library.handle.octavo_unpack(2, data.ctypes.data, None, 64, 96, out.ctypes.data)
+    library.handle.octavo_unpack(2, data.ctypes.data, 64, 96, out.ctypes.data)
     assert np.abs(out[8:48] - dequantize(raw, kind)).max() < 2e-3  # Q4_0's offset of -8 d is rounded to float16
     assert not out[:8].any() and not out[48:].any()
     assert library.handle.octavo_pack_gguf_int4(kind.value, raw.ctypes.data, 60, 96, 8, 64, 96, data.ctypes.data) == -1
+
+
+def packed_int8(library: Library, values: np.ndarray) -> np.ndarray:
+    """What is left of [columns, depth] float32 after packing to int8."""
+    columns, depth = values.shape
+    data = np.zeros(library.handle.octavo_packed_bytes(1, columns, depth), np.uint8)
+    out = np.zeros_like(values)
+    source = np.ascontiguousarray(values)
+    assert library.handle.octavo_pack(1, source.ctypes.data, columns, depth, 0, columns, depth, data.ctypes.data) == 0
+    library.handle.octavo_unpack(1, data.ctypes.data, columns, depth, out.ctypes.data)
+    return out
+
+
+def test_what_was_q8_0_stays_as_it_was(library: Library) -> None:
+    values = np.random.default_rng(1).standard_normal((32, 96)).astype(np.float32)
+    stored = dequantize(quantize(values, GGMLQuantizationType.Q8_0), GGMLQuantizationType.Q8_0)
+    assert np.array_equal(packed_int8(library, stored), stored)
+
+
+@pytest.mark.parametrize(("kind", "bound"), [(GGMLQuantizationType.Q4_0, 0.001), (GGMLQuantizationType.Q4_1, 0.3)])
+def test_int8_of_4_bit_blocks_keeps_their_steps(kind: GGMLQuantizationType, bound: float, library: Library) -> None:
+    """Error over what one scale of largest / 127 leaves: Q4_0 has only float16's rounding, Q4_1 the rest of its offset."""
+    values = np.random.default_rng(5).standard_normal((64, 320)).astype(np.float32)
+    raw = np.ascontiguousarray(quantize(values, kind))
+    stored = dequantize(raw, kind)
+    data = np.zeros(library.handle.octavo_packed_bytes(1, 64, 320), np.uint8)
+    out = np.zeros_like(stored)
+    pack_raw = library.handle.octavo_pack_gguf_int8
+    assert pack_raw(kind.value, raw.ctypes.data, 64, 320, 0, 64, 320, data.ctypes.data) == 0
+    library.handle.octavo_unpack(1, data.ctypes.data, 64, 320, out.ctypes.data)
+    assert ((out - stored) ** 2).mean() < bound * ((packed_int8(library, stored) - stored) ** 2).mean()
+    assert np.abs(out - stored).max() <= 0.51 * np.abs(stored).max() / 63.5
+    assert pack_raw(kind.value, raw.ctypes.data, 65, 320, 0, 64, 320, data.ctypes.data) == -1
+    raw.view(np.uint8)[0, :2] = (0, 0x7C)  # an infinite step
+    assert pack_raw(kind.value, raw.ctypes.data, 64, 320, 0, 64, 320, data.ctypes.data) == -2
+
+
+@pytest.mark.parametrize("size", [3e-8, 1e-6, 1e-4, 1.0, 8e6])
+def test_int8_groups_of_any_size_lie_within_half_a_step(size: float, library: Library) -> None:
+    """A step is the largest over 127 as float16 has it, whose numbers end 2^-24 apart."""
+    values = (np.random.default_rng(2).uniform(-1, 1, (32, 64)) * size).astype(np.float32)
+    largest = np.abs(values).reshape(32, 2, 32).max(2).repeat(32, 1)
+    step = largest / 127 * 1.001 + 2.0**-24
+    assert (np.abs(packed_int8(library, values) - values) <= 0.51 * step).all()
 
 
 def test_the_second_start_maps_the_first_ones_file(library: Library, tmp_path: Path) -> None:
@@ -65,7 +109,7 @@ def test_the_second_start_maps_the_first_ones_file(library: Library, tmp_path: P
     second = pack(
         checkpoint.files, TINY, "bf16", library, cache=tmp_path / "cache", progress=lambda done, _: counted.append(done)
     )
-    assert second.path == first.path and second.path.stat().st_mtime_ns == written.st_mtime_ns and not counted
+    assert second.path == first.path and second.path.stat().st_ino == written.st_ino and not counted
     assert np.array_equal(first.data, second.data) and not second.data.flags.writeable
     assert packing(tmp_path, library, "int8")[1].path != first.path
     assert packing(tmp_path, library, seed=1)[1].path != first.path  # other weights, another file

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from octavo_gpuworker.native.abi import ERROR_BYTES
 from octavo_gpuworker.native.batch import StepArrays
-from octavo_gpuworker.native.library import Library
+from octavo_gpuworker.native.library import ISA_CODES, Library
 from octavo_gpuworker.orders import Sampling
 from octavo_gpuworker.sampler import sample
 from octavo_gpuworker.sequence import Sequence
@@ -66,13 +66,14 @@ def _biases(seq: Sequence) -> list[tuple[int, float]]:
 
 
 def sample_native(
-    library: Library, logits: np.ndarray, rows: list[Sequence], arrays: StepArrays | None = None
+    library: Library, logits: np.ndarray, rows: list[Sequence], arrays: StepArrays | None = None, isa: str = "auto"
 ) -> StepArrays:
     arrays = arrays or StepArrays(logits.shape[1])
     fill(arrays, rows)
     error = ctypes.create_string_buffer(ERROR_BYTES)
     batch = arrays.struct(tokens=0, sequences=0, rows=len(rows))
-    failed = library.handle.octavo_sample(batch, logits.ctypes.data, logits.shape[1], error, ERROR_BYTES)
+    code = ISA_CODES[isa]
+    failed = library.handle.octavo_sample(batch, logits.ctypes.data, logits.shape[1], code, error, ERROR_BYTES)
     if failed:
         raise ValueError(error.value.decode())
     return arrays
@@ -82,9 +83,9 @@ def sequence(sampling: Sampling, tokens: list[int], prompt_len: int, seed: int) 
     return Sequence(1, 0, tokens, prompt_len, len(tokens), [], sampling, seed, 10_000, 0, len(tokens))
 
 
-def assert_equal(library: Library, logits: np.ndarray, rows: list[Sequence]) -> None:
+def assert_equal(library: Library, logits: np.ndarray, rows: list[Sequence], isa: str = "auto") -> None:
     twin = sample(torch.from_numpy(logits.copy()), rows)
-    arrays = sample_native(library, logits, rows)
+    arrays = sample_native(library, logits, rows, isa=isa)
     assert arrays.out_tokens[: len(rows)].tolist() == twin.tokens
     for row, expected in enumerate(twin.logprobs):
         if expected is None:
@@ -113,17 +114,19 @@ def test_every_parameter_is_the_twins(data: st.DataObject, library: Library) -> 
         )
         for p in params
     ]
-    assert_equal(library, logits, rows)
+    assert_equal(library, logits, rows, data.draw(st.sampled_from(["auto", "avx2"])))
 
 
-def test_a_real_vocabulary_is_the_twins(library: Library) -> None:
+@pytest.mark.parametrize("isa", ["auto", "avx2"])
+@pytest.mark.parametrize("spread", [0.5, 3.0, 12.0])  # nuclei beyond the first reach, of thousands, and of a few
+def test_a_real_vocabulary_is_the_twins(isa: str, spread: float, library: Library) -> None:
     generator = np.random.default_rng(3)
-    logits = (generator.standard_normal((6, 49152)) * 3).astype(np.float32)
+    logits = (generator.standard_normal((6, 49152)) * spread).astype(np.float32)
     kinds = [
         Sampling(temperature=0.8), Sampling(temperature=0.8, top_p=0.95), Sampling(top_k=50), Sampling(min_p=0.02),
         Sampling(temperature=1.5, top_p=0.99, logprobs=20), Sampling(top_k=900, top_p=0.9, logprobs=3),
     ]  # fmt: skip
-    assert_equal(library, logits, [sequence(kind, [1, 2, 3], 2, 2**64 - 1 - i) for i, kind in enumerate(kinds)])
+    assert_equal(library, logits, [sequence(kind, [1, 2, 3], 2, 2**64 - 1 - i) for i, kind in enumerate(kinds)], isa)
 
 
 def test_a_row_that_is_not_finite_is_marked_alone(library: Library) -> None:

@@ -117,9 +117,11 @@ def test_blocks_come_back_from_the_hosts_store() -> None:
 def test_tenants_that_wait_while_another_is_served_show_as_a_service_gap() -> None:
     rows = [row(0, prompt=512, output=50, tenant="flood", name=f"f{i}") for i in range(12)]
     rows += [row(5, output=4, tenant="small", name="s")]
-    unfair = run(rows, policy=Policy(max_num_seqs=1)).max_service_gap_ms
+    unfair = run(rows, policy=Policy(order="fcfs", max_num_seqs=1)).max_service_gap_ms
+    fair = run(rows, policy=Policy(order="fair", max_num_seqs=1)).max_service_gap_ms
     alone = run(rows[:12], policy=Policy(max_num_seqs=1)).max_service_gap_ms
     assert alone == 0.0 and unfair > 12 * 50  # at least the flood's prefills
+    assert fair < 3 * 50  # what ran when the small one came, and its own
 
 
 def test_the_core_gets_what_the_driver_gives_it() -> None:

@@ -130,13 +130,15 @@ void octavo_destroy(OctavoModel *model) {
 
 int32_t octavo_isa_of(const OctavoModel *model) { return model->step.isa(); }
 
-int32_t octavo_sample(const OctavoBatch *batch, const float *logits, int32_t vocab, char *error, int64_t error_size) {
+int32_t octavo_sample(const OctavoBatch *batch, const float *logits, int32_t vocab, int32_t wanted_isa, char *error,
+                      int64_t error_size) {
     try {
-        if (choose_isa(OCTAVO_AUTO) == OCTAVO_AUTO) return fail(error, error_size, "isa: this CPU has no AVX2 with FMA");
+        const int isa = choose_isa(wanted_isa);
+        if (isa == OCTAVO_AUTO) return fail(error, error_size, "isa: this CPU has no AVX2 with FMA");
         if (auto text = check_sampling(*batch, vocab); !text.empty()) return fail(error, error_size, text);
         Buffer<float> work;
         for (int row = 0; row < batch->rows; ++row)
-            sample_row(*batch, row, logits + static_cast<int64_t>(row) * vocab, vocab, work.ensure(3LL * vocab + 64));
+            sample_row(*batch, row, logits + static_cast<int64_t>(row) * vocab, vocab, -1, isa, work.ensure(sampling_work(vocab)));
         return 0;
     } catch (const std::exception &failure) {
         return fail(error, error_size, failure.what());

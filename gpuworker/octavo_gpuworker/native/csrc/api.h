@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#define OCTAVO_ABI 1
+#define OCTAVO_ABI 2
 #define OCTAVO_API extern "C" __attribute__((visibility("default")))
 
 enum OctavoFormat : int32_t { OCTAVO_BF16 = 0, OCTAVO_INT8 = 1, OCTAVO_INT4 = 2 };
@@ -21,7 +21,6 @@ struct OctavoConfig {
 // One matrix of the packed file: panels of 32 output columns (see pack.h). Null pointers where it has no such part.
 struct OctavoMatrix {
     const uint8_t *data;
-    const float *scales;  // int8: one per column
     const float *bias;    // one per column
     int64_t columns, depth;  // both padded to 32
 };
@@ -85,18 +84,22 @@ OCTAVO_API int32_t octavo_step(OctavoModel *, const OctavoBatch *, char *error, 
 OCTAVO_API void octavo_destroy(OctavoModel *);
 OCTAVO_API int32_t octavo_isa_of(const OctavoModel *);
 // Sampling alone, for tests and for logits that another backend made: logits [R, vocab].
-OCTAVO_API int32_t octavo_sample(const OctavoBatch *, const float *logits, int32_t vocab, char *error, int64_t error_size);
-// Packs rows [0, rows) of a float32 matrix [rows, depth] into columns column0.. of a panelled matrix. -2: a value that int8 (not
-// finite) or int4 (not finite, or a scale beyond float16) cannot keep.
+OCTAVO_API int32_t octavo_sample(const OctavoBatch *, const float *logits, int32_t vocab, int32_t isa, char *error,
+                                 int64_t error_size);
+// Packs rows [0, rows) of a float32 matrix [rows, depth] into columns column0.. of a panelled matrix. -2: a value that int8 or
+// int4 cannot keep: not finite, or with a scale beyond float16.
 OCTAVO_API int64_t octavo_packed_bytes(int32_t format, int64_t columns, int64_t depth);
 OCTAVO_API int32_t octavo_pack(int32_t format, const float *source, int64_t rows, int64_t depth, int64_t column0,
-                               int64_t columns, int64_t padded_depth, uint8_t *data, float *scales);
+                               int64_t columns, int64_t padded_depth, uint8_t *data);
 // Raw GGUF blocks of type 2 (Q4_0) or 3 (Q4_1) into int4 panels, without loss.
 OCTAVO_API int32_t octavo_pack_gguf_int4(int32_t type, const uint8_t *source, int64_t rows, int64_t depth,
                                          int64_t column0, int64_t columns, int64_t padded_depth, uint8_t *data);
+// The same blocks into int8 panels whose steps are whole parts of theirs: Q4_0 without loss but for float16's rounding of the step,
+// Q4_1 with what the offset leaves over. -2 as above.
+OCTAVO_API int32_t octavo_pack_gguf_int8(int32_t type, const uint8_t *source, int64_t rows, int64_t depth,
+                                         int64_t column0, int64_t columns, int64_t padded_depth, uint8_t *data);
 // The inverse of packing, float32 [columns, depth]: the oracle of the tests.
-OCTAVO_API void octavo_unpack(int32_t format, const uint8_t *data, const float *scales, int64_t columns, int64_t depth,
-                              float *out);
+OCTAVO_API void octavo_unpack(int32_t format, const uint8_t *data, int64_t columns, int64_t depth, float *out);
 // Measurements of this machine with `threads` threads: bytes/s of streaming reads, and multiply-adds/s of the format's product; 0
 // where these threads cannot be had.
 OCTAVO_API double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, int32_t threads, int32_t isa);

@@ -174,7 +174,7 @@ inline void panel_product(const uint16_t *x, int64_t rows, int64_t depth, const 
     Activations from;
     from.bf16 = const_cast<uint16_t *>(x);
     from.depth = depth;
-    OctavoMatrix w{reinterpret_cast<const uint8_t *>(panel), nullptr, nullptr, octavo::PANEL, depth};
+    OctavoMatrix w{reinterpret_cast<const uint8_t *>(panel), nullptr, octavo::PANEL, depth};
     product(OCTAVO_BF16, from, 0, rows, w, 0, 1, out, stride);
 }
 

@@ -28,13 +28,13 @@ inline double burn(int format, int64_t iterations) {
     alignas(64) static thread_local uint8_t panel[DEPTH * 64];
     alignas(64) static thread_local uint16_t halves[12 * DEPTH];
     alignas(64) static thread_local int8_t codes[12 * DEPTH];
-    static thread_local float scales[12 * DEPTH], sums[12 * DEPTH], out[12 * 32], columns[32];
+    static thread_local float scales[12 * DEPTH], sums[12 * DEPTH], out[12 * 32];
     static thread_local int32_t comp[12 * DEPTH];
     const Activations x{halves, codes, scales, sums, comp, DEPTH};
-    OctavoMatrix w{panel, columns, nullptr, 32, DEPTH};
+    OctavoMatrix w{panel, nullptr, 32, DEPTH};
     double kept = 0;
     for (int64_t i = 0; i < iterations; ++i) {
-        one_tile<false>(format, x, 0, rows, w, panel, columns, out, 32);
+        one_tile<false>(format, x, 0, rows, w, panel, out, 32);
         kept += out[0];
     }
     return kept + static_cast<double>(iterations) * rows * 32 * DEPTH;

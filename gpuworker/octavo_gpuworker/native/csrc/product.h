@@ -16,9 +16,9 @@ inline void bf16_rows(int rows, const uint16_t *x, int64_t x_stride, const uint8
 }
 
 template <bool STREAM, int... R>
-inline void int8_rows(int rows, const Activations &x, int64_t row, const uint8_t *panel, const float *scales, float *out,
-                      int64_t stride, std::integer_sequence<int, R...>) {
-    ((rows == R + 1 ? tile_int8<R + 1, STREAM>(x, row, panel, scales, out, stride) : void()), ...);
+inline void int8_rows(int rows, const Activations &x, int64_t row, const uint8_t *panel, float *out, int64_t stride,
+                      std::integer_sequence<int, R...>) {
+    ((rows == R + 1 ? tile_int8<R + 1, STREAM>(x, row, panel, out, stride) : void()), ...);
 }
 
 template <bool STREAM, int... R>
@@ -29,12 +29,12 @@ inline void int4_rows(int rows, const Activations &x, int64_t row, const uint8_t
 
 template <bool STREAM>
 inline void one_tile(int format, const Activations &x, int64_t row, int rows, const OctavoMatrix &w, const uint8_t *panel,
-                     const float *scales, float *out, int64_t stride) {
+                     float *out, int64_t stride) {
     if (format == OCTAVO_BF16)
         bf16_rows<STREAM>(rows, x.bf16 + row * x.depth, x.depth, panel, w.depth, out, stride,
                           std::make_integer_sequence<int, BF16_ROWS>());
     else if (format == OCTAVO_INT8)
-        int8_rows<STREAM>(rows, x, row, panel, scales, out, stride, std::make_integer_sequence<int, INT8_ROWS>());
+        int8_rows<STREAM>(rows, x, row, panel, out, stride, std::make_integer_sequence<int, INT8_ROWS>());
     else
         int4_rows<STREAM>(rows, x, row, panel, out, stride, std::make_integer_sequence<int, INT4_ROWS>());
 }
@@ -46,14 +46,13 @@ inline void product(int format, const Activations &x, int64_t row0, int64_t rows
     const int64_t tiles = (rows + most - 1) / most, bytes = octavo::panel_bytes(format, w.depth);
     for (int64_t p = 0; p < panels; ++p) {
         const uint8_t *panel = w.data + (panel0 + p) * bytes;
-        const float *scales = w.scales ? w.scales + (panel0 + p) * PANEL : nullptr;
         for (int64_t tile = 0; tile < tiles; ++tile) {
             const int64_t from = rows * tile / tiles, to = rows * (tile + 1) / tiles;
             float *at = out + from * stride + p * PANEL;
             if (tile == 0)
-                one_tile<true>(format, x, row0 + from, static_cast<int>(to - from), w, panel, scales, at, stride);
+                one_tile<true>(format, x, row0 + from, static_cast<int>(to - from), w, panel, at, stride);
             else
-                one_tile<false>(format, x, row0 + from, static_cast<int>(to - from), w, panel, scales, at, stride);
+                one_tile<false>(format, x, row0 + from, static_cast<int>(to - from), w, panel, at, stride);
         }
     }
 }

@@ -69,38 +69,44 @@ inline __m256i panel_part(const uint8_t *at, int c) {
 }
 
 template <int ROWS, bool STREAM>
-inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, const float *scales, float *out, int64_t stride) {
+inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, float *out, int64_t stride) {
     const int64_t groups = x.depth / GROUP;
     const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
     __m256 acc[ROWS][4];
     each<ROWS>([&](auto r) OCTAVO_INLINE {
         each<4>([&](auto c) OCTAVO_INLINE { acc[r][c] = _mm256_setzero_ps(); });
     });
-    for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t g = 0; g < groups; ++g, panel += octavo::INT8_GROUP) {
         __m256i part[ROWS][4];
         each<ROWS>([&](auto r) OCTAVO_INLINE {
             each<4>([&](auto c) OCTAVO_INLINE { part[r][c] = _mm256_setzero_si256(); });
         });
-        for (int k = 0; k < GROUP; k += 4, panel += 128) {
+        if (STREAM) _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES + octavo::INT8_CODES, _MM_HINT_T0);
+        for (int k = 0; k < GROUP; k += 4) {
+            const uint8_t *at = panel + k * 32;
             if (STREAM) {
-                _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES, _MM_HINT_T0);
-                _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES + 64, _MM_HINT_T0);
+                _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES, _MM_HINT_T0);
+                _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES + 64, _MM_HINT_T0);
             }
             each<ROWS>([&](auto r) OCTAVO_INLINE {
                 const __m256i four = quad(x.codes + (row + r) * x.depth + g * GROUP + k);
                 each<4>([&](auto c) OCTAVO_INLINE {
-                    part[r][c] = add_products(part[r][c], _mm256_xor_si256(panel_part(panel, c), flip), four);
+                    part[r][c] = add_products(part[r][c], _mm256_xor_si256(panel_part(at, c), flip), four);
                 });
             });
         }
+        const auto *halves = reinterpret_cast<const uint16_t *>(panel + octavo::INT8_CODES);
         each<ROWS>([&](auto r) OCTAVO_INLINE {
             const __m256 scale = _mm256_set1_ps(x.scales[(row + r) * groups + g]);
-            each<4>([&](auto c) OCTAVO_INLINE { acc[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(part[r][c]), scale, acc[r][c]); });
+            each<4>([&](auto c) OCTAVO_INLINE {
+                const __m256 d = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(halves + c * 8)));
+                acc[r][c] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(part[r][c]), scale), d, acc[r][c]);
+            });
         });
     }
     each<ROWS>([&](auto r) OCTAVO_INLINE {
         each<4>([&](auto c) OCTAVO_INLINE {
-            _mm256_storeu_ps(out + r * stride + c * 8, _mm256_mul_ps(acc[r][c], _mm256_loadu_ps(scales + c * 8)));
+            _mm256_storeu_ps(out + r * stride + c * 8, acc[r][c]);
         });
     });
 }

@@ -47,35 +47,38 @@ inline __m512i quad(const int8_t *x) {
 }
 
 template <int ROWS, bool STREAM>
-inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, const float *scales, float *out, int64_t stride) {
+inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, float *out, int64_t stride) {
     const int64_t groups = x.depth / GROUP;
     __m512 acc[ROWS][2];
     each<ROWS>([&](auto r) OCTAVO_INLINE { acc[r][0] = acc[r][1] = _mm512_setzero_ps(); });
-    for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t g = 0; g < groups; ++g, panel += octavo::INT8_GROUP) {
         __m512i part[ROWS][2];
         each<ROWS>([&](auto r) OCTAVO_INLINE { part[r][0] = part[r][1] = _mm512_set1_epi32(x.comp[(row + r) * groups + g]); });
-        for (int k = 0; k < GROUP; k += 4, panel += 128) {
+        if (STREAM) _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES + octavo::INT8_CODES, _MM_HINT_T0);
+        for (int k = 0; k < GROUP; k += 4) {
+            const uint8_t *at = panel + k * 32;
             if (STREAM) {
-                _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES, _MM_HINT_T0);
-                _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES + 64, _MM_HINT_T0);
+                _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES, _MM_HINT_T0);
+                _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES + 64, _MM_HINT_T0);
             }
-            const __m512i w0 = _mm512_loadu_si512(panel), w1 = _mm512_loadu_si512(panel + 64);
+            const __m512i w0 = _mm512_loadu_si512(at), w1 = _mm512_loadu_si512(at + 64);
             each<ROWS>([&](auto r) OCTAVO_INLINE {
                 const __m512i four = quad(x.codes + (row + r) * x.depth + g * GROUP + k);
                 part[r][0] = _mm512_dpbusd_epi32(part[r][0], w0, four);
                 part[r][1] = _mm512_dpbusd_epi32(part[r][1], w1, four);
             });
         }
+        const auto *halves = reinterpret_cast<const uint16_t *>(panel + octavo::INT8_CODES);
+        const __m512 d0 = load_half(halves).v, d1 = load_half(halves + 16).v;
         each<ROWS>([&](auto r) OCTAVO_INLINE {
             const __m512 scale = _mm512_set1_ps(x.scales[(row + r) * groups + g]);
-            acc[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(part[r][0]), scale, acc[r][0]);
-            acc[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(part[r][1]), scale, acc[r][1]);
+            acc[r][0] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(part[r][0]), scale), d0, acc[r][0]);
+            acc[r][1] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(part[r][1]), scale), d1, acc[r][1]);
         });
     }
-    const __m512 s0 = _mm512_loadu_ps(scales), s1 = _mm512_loadu_ps(scales + 16);
     each<ROWS>([&](auto r) OCTAVO_INLINE {
-        _mm512_storeu_ps(out + r * stride, _mm512_mul_ps(acc[r][0], s0));
-        _mm512_storeu_ps(out + r * stride + 16, _mm512_mul_ps(acc[r][1], s1));
+        _mm512_storeu_ps(out + r * stride, acc[r][0]);
+        _mm512_storeu_ps(out + r * stride + 16, acc[r][1]);
     });
 }
 

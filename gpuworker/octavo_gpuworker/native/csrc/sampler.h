@@ -6,8 +6,11 @@
 
 namespace octavo {
 
-// logits [vocab] raw; `work` [3 * vocab + 64] floats. Writes the results of `row`.
-void sample_row(const OctavoBatch &, int row, const float *logits, int32_t vocab, float *work);
+// logits [vocab] raw, `largest` the first largest of them where they are known to be finite, else -1; `isa`
+// changes the speed and no bit. Writes the results of `row`.
+void sample_row(const OctavoBatch &, int row, const float *logits, int32_t vocab, int32_t largest, int isa, float *work);
+// Floats of `work`.
+constexpr int64_t sampling_work(int64_t vocab) { return 4 * (vocab + 16); }
 // Whether the row is its largest logit and nothing else.
 bool plain_greedy(const OctavoBatch &, int row);
 

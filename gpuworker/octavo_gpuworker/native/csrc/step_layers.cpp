@@ -22,7 +22,7 @@ void Step::embed_row(int64_t row) {
         for (int64_t i = 0; i < config_.d_model; ++i) x[i] = bf16_to_float(from[i]);
     } else {
         std::vector<float> padded(weights_.head.depth);
-        unpack_column(config_.head_format, weights_.head.data, weights_.head.scales, token, weights_.head.depth,
+        unpack_column(config_.head_format, weights_.head.data, token, weights_.head.depth,
                       padded.data());
         std::copy_n(padded.data(), config_.d_model, x);
     }
@@ -197,8 +197,8 @@ void Step::sample(int row, Thread &thread) {
     batch_.out_tokens[row] = finite ? static_cast<int32_t>(token) : -1;
     if (!finite || plain_[row]) return;
     const float *logits = batch_.out_logits ? batch_.out_logits : logits_.get();
-    float *work = thread.scratch.ensure(3LL * config_.vocab + 64);
-    sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, work);
+    sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, static_cast<int32_t>(token),
+               isa_, thread.scratch.ensure(sampling_work(config_.vocab)));
 }
 
 }  // namespace octavo

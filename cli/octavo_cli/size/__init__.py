@@ -1,0 +1,1 @@
+"""What a model takes: weights, KV, activations; and what keeping a context cached is worth."""

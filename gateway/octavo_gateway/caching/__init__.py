@@ -1,0 +1,1 @@
+"""What requests and tenants say about cached KV."""

@@ -1,0 +1,34 @@
+// Philox4x64-10 as numpy runs it (Salmon et al., SC'11): block b holds the 32-bit draws 8 b .. 8 b + 7. ../../philox.py is the twin.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "exact_math.h"
+
+namespace octavo {
+
+struct Philox {
+    uint64_t seed, position;
+
+    void block(uint64_t index, float out[8]) const {
+        uint64_t c0 = index + 1, c1 = position, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
+        for (int round = 0; round < 10; ++round) {
+            const auto a = static_cast<unsigned __int128>(0xD2E7470EE14C6C93ull) * c0;
+            const auto b = static_cast<unsigned __int128>(0xCA5A826395121157ull) * c2;
+            const uint64_t next0 = static_cast<uint64_t>(b >> 64) ^ c1 ^ k0, next2 = static_cast<uint64_t>(a >> 64) ^ c3 ^ k1;
+            c1 = static_cast<uint64_t>(b);
+            c3 = static_cast<uint64_t>(a);
+            c0 = next0;
+            c2 = next2;
+            k0 += 0x9E3779B97F4A7C15ull;
+            k1 += 0xBB67AE8584CAA73Bull;
+        }
+        const uint64_t words[4] = {c0, c1, c2, c3};
+        for (int i = 0; i < 8; ++i) {
+            const auto half = static_cast<uint32_t>(words[i / 2] >> (i % 2 * 32));
+            out[i] = std::max(static_cast<float>(half >> 8) * (1.0f / 16777216.0f), HALF_STEP);
+        }
+    }
+};
+
+}  // namespace octavo

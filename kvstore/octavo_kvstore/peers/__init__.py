@@ -1,0 +1,1 @@
+"""Other hosts' kvstores: who they are, what is asked of them, and the streams between."""

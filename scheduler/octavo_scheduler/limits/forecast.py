@@ -1,0 +1,156 @@
+"""When a request would start, have its first token, and end, if it were taken on now.
+
+Queue wait: the worker time that is served before it (load.py) in units of the mean request is a number of sequences that
+must end first; when they will is read off those that run (rates.py). Prefill and decode: the workers' cost model. Both
+are held against what happens, and corrected by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.limits.rates import PoolRates, prefill_us, start_us
+from octavo_scheduler.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a forecast needs of a newcomer."""
+
+    tenant: str
+    priority: int
+    pool: str
+    prompt_tokens: int
+    keys: Items[bytes]
+    output_tokens: float  # expected, of one choice
+    choices: int = 1
+    slo_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Microseconds: in the queue, from there to the first token, from there to the end. `raw_*`: before correction."""
+
+    wait_us: float
+    start_us: float
+    decode_us: float
+    raw_wait_us: float
+    raw_start_us: float
+    gpu_us: float  # worker time of the request
+
+    @property
+    def ttft_us(self) -> float:
+        """From submit to first token."""
+        return self.wait_us + self.start_us
+
+    @property
+    def total_us(self) -> float:
+        """From submit to end."""
+        return self.ttft_us + self.decode_us
+
+    @property
+    def service_us(self) -> float:
+        """Without the queue."""
+        return self.start_us + self.decode_us
+
+
+def claim_us(cell: Cell, pool: str, prefill_tokens: float, output_tokens: float, choices: int) -> float:
+    """Worker time that a request of this size takes; 0 without a worker."""
+    rates = cell.rates.of(cell.fleet, pool, cell.now_us)
+    if rates is None:
+        return 0.0
+    mix = cell.rates.mix
+    if not mix.seen:
+        mix.observe(int(prefill_tokens), int(prefill_tokens), output_tokens)
+        mix.seen = 0  # the first admission is the first that counts
+    first_us = rates.work_us(prefill_tokens, output_tokens, mix)
+    return first_us + (choices - 1) * rates.work_us(0, output_tokens, mix)
+
+
+def forecast(cell: Cell, ask: Ask) -> Forecast | None:
+    """None: no worker of the pool accepts."""
+    rates = cell.rates.of(cell.fleet, ask.pool, cell.now_us)
+    if rates is None:
+        return None
+    worker, cached = _likeliest(rates, ask.keys)
+    prefill_tokens = max(1, ask.prompt_tokens - cached)
+    gpu_us = claim_us(cell, ask.pool, prefill_tokens, ask.output_tokens, ask.choices)
+    waits = _waits(cell, rates, ask)
+    mix, policy = cell.rates.mix, cell.policy
+    if waits:
+        raw_wait_us = _wait_us(cell, rates, ask, gpu_us)
+        batch = rates.batch(mix)
+        context = batch * (mix.prompt + 0.5 * mix.output)
+        half_step_us = 0.5 * rates.decode_step_us(batch, mix)
+        raw_start_us = half_step_us + prefill_us(worker.costs, prefill_tokens, 0, batch, context, policy)
+    else:
+        raw_wait_us = 0.0
+        raw_start_us = start_us(worker, prefill_tokens, policy)
+        batch = len(worker.sequences) + ask.choices
+    step_us = rates.busy_step_us(batch, mix) if waits else rates.decode_step_us(batch, mix)
+    return Forecast(
+        wait_us=raw_wait_us * cell.wait_correction.factor,
+        start_us=raw_start_us * cell.start_correction.factor,
+        decode_us=max(0.0, ask.output_tokens - 1) * step_us,
+        raw_wait_us=raw_wait_us,
+        raw_start_us=raw_start_us,
+        gpu_us=gpu_us,
+    )
+
+
+def idle_service_us(cell: Cell, pool: str, prompt_tokens: int, output_tokens: float) -> float:
+    """What a request takes at least: alone on a worker, from admission to end, nothing cached; 0 without a worker."""
+    rates = cell.rates.of(cell.fleet, pool, cell.now_us)
+    if rates is None:
+        return 0.0
+    costs = min((worker.costs for worker in rates.sampled), key=lambda item: item.fixed_us)
+    alone_us = costs.predict_step_us(0, 1, prompt_tokens)
+    return prefill_us(costs, prompt_tokens, 0, 0, 0, cell.policy) + max(0.0, output_tokens - 1) * alone_us
+
+
+def ask_of(cell: Cell, request: Request, output_tokens: float) -> Ask:
+    """The same question for a request that is known already."""
+    return Ask(
+        request.tenant,
+        request.priority,
+        request.pool,
+        len(request.prompt),
+        request.prompt_keys,
+        output_tokens,
+        len(request.choices),
+        request.slo_class,
+    )
+
+
+def _likeliest(rates: PoolRates, keys: Items[bytes]) -> tuple[Worker, int]:
+    """The worker with most of the prompt, of those the least loaded; and the tokens that it has."""
+    best, best_cached = rates.sampled[0], -1
+    for worker in rates.sampled:
+        held = worker.index.match_len(keys, len(keys)) if keys else 0
+        cached = held * worker.block_tokens
+        if (cached, -len(worker.sequences)) > (best_cached, -len(best.sequences)):
+            best, best_cached = worker, cached
+    return best, max(0, best_cached)
+
+
+def _waits(cell: Cell, rates: PoolRates, ask: Ask) -> bool:
+    """Whether somebody waits already, or no worker has room."""
+    if len(cell.queue):
+        return True
+    for worker in rates.sampled:
+        need = -(-(ask.prompt_tokens + int(ask.output_tokens)) // worker.block_tokens)
+        if len(worker.free_slots) >= ask.choices and need <= worker.pool.free_blocks:
+            return False
+    return True
+
+
+def _wait_us(cell: Cell, rates: PoolRates, ask: Ask, gpu_us: float) -> float:
+    mix = cell.rates.mix
+    ahead_us = cell.queue.load.ahead_us(
+        cell.policy.order_of(ask.slo_class), ask.pool, ask.tenant, ask.priority, gpu_us, cell.policy.tenant_weights
+    )
+    mean_us = max(1.0, rates.work_us(mix.prefill, mix.output, mix))
+    return rates.kth_end_us(1 + ahead_us / mean_us, mix, cell.history, cell.now_us)

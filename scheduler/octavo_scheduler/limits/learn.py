@@ -1,0 +1,48 @@
+"""What happened, held against what was predicted: the corrections and the error figures of the cell learn from it."""
+
+from __future__ import annotations
+
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.limits.rates import start_us
+from octavo_scheduler.request import Request, Sequence
+
+WATCHED_SHARE = 4
+"""One of so many admissions is predicted again on its worker."""
+
+
+def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
+    """A request was seated for the first time."""
+    expected = cell.history.expect(request.tenant, request.max_tokens, len(request.prompt))
+    cell.rates.mix.observe(prefill_tokens, len(request.prompt), expected)
+    cell.drain.admitted(len(request.prompt), request.claimed_kv_tokens, cell.now_us)
+    seen = request.forecast
+    if seen is not None and seen.raw_wait_us > 0 and cell.now_us > request.submitted_us:
+        cell.wait_correction.observe(seen.raw_wait_us, cell.now_us - request.submitted_us)
+
+
+def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int) -> float:
+    """Raw prediction from an admission on `worker` to the first token; 0: this one is not watched."""
+    if cell.next_number % WATCHED_SHARE:
+        return 0.0
+    return start_us(worker, prefill_tokens, cell.policy)
+
+
+def from_first_token(cell: Cell, sequence: Sequence) -> None:
+    """A residency's first token has come."""
+    request = sequence.choice.request
+    took_us = sequence.first_token_us - sequence.admitted_us
+    if sequence.forecast_start_us and took_us > 0:
+        cell.errors["start"].observe(sequence.forecast_start_us * cell.start_correction.factor, took_us)
+        cell.start_correction.observe(sequence.forecast_start_us, took_us)
+    seen = request.forecast
+    if seen is not None and request.first_token_us == cell.now_us > request.submitted_us:
+        cell.errors["ttft"].observe(seen.ttft_us, request.first_token_us - request.submitted_us)
+
+
+def from_end(cell: Cell, request: Request) -> None:
+    """A request has its outcome."""
+    seen, outcome = request.forecast, request.outcome
+    if seen is None or outcome is None or outcome.outcome != "finished" or request.ended_us <= request.submitted_us:
+        return
+    cell.errors["e2e"].observe(seen.total_us, request.ended_us - request.submitted_us)

@@ -1,0 +1,1 @@
+"""The scheduler's policies: who waits before whom, who joins a batch, and how much one step computes."""

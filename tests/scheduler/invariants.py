@@ -1,0 +1,69 @@
+"""What must be true of a cell after every event (design section 3), cheap enough to be checked after each of 200,000."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.request import Phase, Request
+
+
+def check_cell(cell: Cell) -> None:
+    """Workers, requests, queue and what is counted of them agree."""
+    priorities: Counter[int] = Counter()
+    holds: Counter[Request] = Counter()
+    for worker in cell.fleet.workers.values():
+        check_worker(worker)
+        for sequence in worker.sequences.values():
+            request = sequence.choice.request
+            priorities[request.priority] += 1
+            holds[request] += 1
+        for transfer in worker.transfers.values():
+            if transfer.sequence is not None:
+                holds[transfer.sequence.choice.request] += 1
+    assert cell.running_priorities == priorities
+    for request, count in holds.items():
+        assert request.holds == count, f"{request.request_id} counts {request.holds} holds, has {count}"
+    check_queue(cell)
+    for request in cell.registry.live():
+        check_request(cell, request)
+
+
+def check_worker(worker: Worker) -> None:
+    """Blocks have exactly the holders that tables and transfers say; slots, budgets and rounds agree."""
+    assert (wrong := worker.audit()) == [], wrong
+    assert worker.pool.free_blocks >= 0
+    targets: Counter[int] = Counter()
+    for sequence in worker.sequences.values():
+        assert 0 not in sequence.blocks, "the null block was allocated"
+        if sequence.itl_target_us:
+            targets[sequence.itl_target_us] += 1
+    assert worker.pace.target_us() == min(targets, default=0)
+    assert worker.preempting <= worker.sequences.keys(), "a preemption round outlives its victims"
+    assert len(worker.free_slots) + len(worker.sequences) == worker.max_seqs
+    assert not worker.orders, "orders of one event wait for the next"
+
+
+def check_queue(cell: Cell) -> None:
+    """Who waits is live and wants a residency; the sums fit."""
+    tokens = 0
+    for request in cell.queue:
+        tokens += len(request.prompt)
+        assert request.queued and request.live and request.waiting_choices(), f"{request.request_id} waits for nothing"
+    assert cell.queue.prompt_tokens == tokens
+    assert len(cell.queue) == 0 or cell.queue.peek(cell.now_us) is not None, "those that wait are out of sight"
+
+
+def check_request(cell: Cell, request: Request) -> None:
+    """A choice runs on a worker that knows it, waits in the queue, or is done."""
+    for choice in request.choices:
+        sequence = choice.sequence
+        if choice.phase is Phase.RUNNING:
+            assert sequence is not None, f"{request.request_id} runs nowhere"
+        if choice.phase is Phase.WAITING:
+            assert request.queued and sequence is None, f"{request.request_id} is lost"
+        if sequence is not None:
+            worker = cell.fleet.workers[sequence.epoch]
+            assert worker.sequences[sequence.seq] is sequence and worker.slots[sequence.slot] is sequence
+            assert choice.phase is not Phase.DONE or sequence.stopping, "what has ended still runs"
