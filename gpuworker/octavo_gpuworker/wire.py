@@ -24,6 +24,9 @@ from octavo_gpuworker.orders import (
     UpdateOrder,
 )
 
+TAG_BYTES = 16
+"""Of a namespace."""
+
 
 def orders_from(message: pb.Orders) -> Iterator[Order]:
     """The orders of one message, one for each: the audit counts them."""
@@ -44,6 +47,10 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                     unpack_u32(offload.block_ids),
                     unpack_keys(offload.keys),
                     unpack_keys(offload.parents),
+                    _tags(offload.namespaces),
+                    list(offload.ttl_us),
+                    list(offload.priorities),
+                    list(offload.recompute_us),
                 )
             case "load":
                 load = order.load
@@ -56,6 +63,12 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 yield PolicyOrder(policy.budget_with_decodes, policy.budget_alone, policy.max_seqs)
             case _:
                 yield PassedOver(kind or "")
+
+
+def _tags(packed: bytes) -> list[bytes]:
+    if len(packed) % TAG_BYTES:
+        raise ValueError(f"namespaces: {len(packed)} bytes is no multiple of {TAG_BYTES}")
+    return [packed[at : at + TAG_BYTES] for at in range(0, len(packed), TAG_BYTES)]
 
 
 def _admit(admit: pb.Admit) -> AdmitOrder:

@@ -107,6 +107,10 @@ class Tier(abc.ABC):
         return False
 
     @abc.abstractmethod
+    def layout_of(self, key: bytes) -> bytes:
+        """The layout fingerprint of a held key; empty: not held."""
+
+    @abc.abstractmethod
     def parent_of(self, key: bytes) -> bytes:
         """The parent of a held key; empty: none, or the key is not held."""
 
@@ -172,6 +176,10 @@ class IndexedTier(Tier, Generic[Place]):
     def parent_of(self, key: bytes) -> bytes:
         entry = self._index.raw(key)
         return entry.parent if entry is not None else b""
+
+    def layout_of(self, key: bytes) -> bytes:
+        entry = self._index.find(key)
+        return entry.layout if entry is not None else b""
 
     def stats(self) -> TierStats:
         with self._lock:

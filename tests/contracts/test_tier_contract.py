@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from octavo_kvstore.arena_file import ArenaFolder
 from octavo_kvstore.block import Block, BlockMeta
 from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.shapes import ShapeTable
@@ -20,6 +21,7 @@ from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
 from octavo_kvstore.testing_valkey import ValkeyServer, find_program
 from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tiers.arena import ArenaTier
 from octavo_kvstore.tiers.coded import CodedTier
 from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.tiers.lmdb_values import LmdbTier
@@ -37,7 +39,7 @@ class StoreAsTier(Tier):
 
     name = "store"
 
-    def __init__(self, store: Store, dram: HeapTier, nvme: LmdbTier | SlabTier) -> None:
+    def __init__(self, store: Store, dram: HeapTier | ArenaTier, nvme: LmdbTier | SlabTier) -> None:
         self.store, self.dram, self.nvme = store, dram, nvme
 
     def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
@@ -75,6 +77,9 @@ class StoreAsTier(Tier):
     def of_namespace(self, namespace: bytes) -> list[bytes]:
         return list({*self.dram.of_namespace(namespace), *self.nvme.of_namespace(namespace)})
 
+    def layout_of(self, key: bytes) -> bytes:
+        return self.dram.layout_of(key) or self.nvme.layout_of(key)
+
     def parent_of(self, key: bytes) -> bytes:
         return self.dram.parent_of(key) or self.nvme.parent_of(key)
 
@@ -90,6 +95,12 @@ def damage_heap(tier: HeapTier, key: bytes) -> None:
     entry = tier._index.raw(key)
     assert entry is not None
     entry.place = replace(entry.place, payload=bytes(entry.place.payload).translate(FLIP))
+
+
+def damage_arena(tier: ArenaTier, key: bytes) -> None:
+    entry = tier._index.raw(key)
+    assert entry is not None and isinstance(entry.place, int) and tier._file is not None
+    tier._file.map.slot(entry.place)[0] ^= 1
 
 
 def damage_lmdb(tier: LmdbTier, key: bytes) -> None:
@@ -126,7 +137,9 @@ class Case:
         self.kind = kind
         self.now_s = 1000.0
         given = {"is_pinned": self.is_pinned, "limits": LIMITS, "clock_s": lambda: self.now_s}
-        heap = HeapTier(CAPACITY, **given)
+        folder.mkdir(exist_ok=True)
+        arena = ArenaTier(ArenaFolder(folder, CAPACITY), CAPACITY, **given) if "arena" in kind else None
+        heap = arena or HeapTier(CAPACITY, **given)
         lmdb_tier = LmdbTier(folder / "lmdb", CAPACITY, **given) if "lmdb" in kind else None
         slab = SlabTier(folder / "slab", CAPACITY, **given) if "slab" in kind else None
         lower = lmdb_tier or slab
@@ -146,7 +159,9 @@ class Case:
         def damage(key: bytes) -> None:
             if server is not None:
                 return damage_valkey(server, key)
-            if lower is None or kind.startswith("store"):
+            if isinstance(heap, ArenaTier):
+                damage_arena(heap, key)
+            elif lower is None or kind.startswith("store"):
                 damage_heap(heap, key)
             if lmdb_tier is not None:
                 damage_lmdb(lmdb_tier, key)
@@ -157,6 +172,9 @@ class Case:
 
     def is_pinned(self, key: bytes) -> bool:
         return key in self.pinned
+
+
+KINDS = ("heap", "arena", "lmdb", "slab", "store-lmdb", "store-slab", "store-arena-slab", "coded-slab", "valkey")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +188,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyServer | 
     running.kill()
 
 
-@pytest.fixture(params=["heap", "lmdb", "slab", "store-lmdb", "store-slab", "coded-slab", "valkey"])
+@pytest.fixture(params=KINDS)
 def case(request: pytest.FixtureRequest, tmp_path: Path, server: ValkeyServer | None) -> Iterator[Case]:
     shared = server if request.param == "valkey" else None
     if request.param == "valkey":

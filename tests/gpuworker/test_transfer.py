@@ -35,6 +35,9 @@ class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
     async def GetStats(self, request, context):
         return pb.GetStatsResponse(store_id="host7")
 
+    async def AttachArena(self, request, context):
+        return pb.AttachArenaResponse()
+
     async def Pin(self, request, context):
         if self.mode == "pin hangs":
             self.hanging.set()

@@ -118,7 +118,7 @@ async def test_pins_hold_through_eviction_and_end(live: Live) -> None:
     assert await live.get([2]) == []
     await live.stub.Unpin(pb.UnpinRequest(lease=pinned.lease))
     assert (await live.stub.GetStats(pb.GetStatsRequest())).counters["leases"] == 0
-    nothing = await live.stub.Pin(pb.PinRequest(keys=keys, layout=LAYOUT))
+    nothing = await live.stub.Pin(pb.PinRequest(keys=key_of(99), layout=LAYOUT))
     assert (nothing.lease, nothing.held) == (0, 0)
     await live.stub.Unpin(pb.UnpinRequest(lease=12345))
 

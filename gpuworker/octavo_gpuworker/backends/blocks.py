@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class BlockPool(Protocol):
     """`num_blocks` blocks of `block_bytes` bytes each, `block_tokens` positions of all layers; block 0 is never granted.
@@ -23,6 +26,12 @@ class BlockPool(Protocol):
 
     def write_block(self, block_id: int, payload: bytes | memoryview) -> None:
         """Replaces the block's bytes. IndexError for block 0 or outside the pool; ValueError for a wrong length."""
+
+    def host_array(self, block_id: int) -> NDArray[np.uint8] | None:
+        """The block's own bytes, [block_bytes], when the pool lies in this process's memory; None on a device.
+
+        Who writes to them holds the block (a transfer does): no step touches it then. IndexError outside the pool.
+        """
 
     def copy_block(self, src: int, dst: int) -> None:
         """Copies block `src` over block `dst`. IndexError as above."""

@@ -30,6 +30,12 @@ class NativePool:
             raise ValueError(f"KV payload has {len(payload)} bytes, a block of this pool has {self.block_bytes}")
         self.array[block_id] = np.frombuffer(payload, dtype=np.uint8)
 
+    def host_array(self, block_id: int) -> NDArray[np.uint8]:
+        """See BlockPool."""
+        self._check(block_id)
+        block: NDArray[np.uint8] = self.array[block_id]
+        return block
+
     def copy_block(self, src: int, dst: int) -> None:
         """See BlockPool."""
         self._check(src)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_gpuworker.model.config import ModelConfig
@@ -73,6 +74,11 @@ class KvPool:
             self._bytes[block_id] = source
             return
         self.buffer[block_id].copy_(torch.from_numpy(source.copy()))
+
+    def host_array(self, block_id: int) -> NDArray[np.uint8] | None:
+        """The block's own bytes, [block_bytes]; None when they lie on a device. IndexError for an id outside the pool."""
+        self._check(block_id)
+        return None if self._bytes is None else self._bytes[block_id]
 
     def copy_block(self, src: int, dst: int) -> None:
         """Copies block `src` over block `dst`, as copy-on-write does. IndexError as above."""

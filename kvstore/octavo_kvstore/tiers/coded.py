@@ -50,6 +50,7 @@ class CodedTier(Tier):
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._corrupt = self._unreadable = 0
+        self._plain: dict[bytes, bytes] = {}  # coded layout -> layout, of those that were named; few
         inner.on_lost = lambda keys: self.on_lost(keys)
 
     def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
@@ -77,7 +78,7 @@ class CodedTier(Tier):
 
     def get(self, key: bytes, layout: bytes) -> Block | None:
         began_s = self._clock_s()
-        found = self.inner.get(key, coded_layout(layout))
+        found = self.inner.get(key, self._below(layout))
         if found is None:
             return None
         self.reads.observe(len(found.payload), self._clock_s() - began_s)
@@ -89,6 +90,11 @@ class CodedTier(Tier):
             self.inner.delete(key)
             self.on_lost([key])
             return None
+
+    def _below(self, layout: bytes) -> bytes:
+        coded = coded_layout(layout)
+        self._plain.setdefault(coded, layout)
+        return coded
 
     def _encoded(self, block: Block) -> Block | None:
         """The block as it lies below; None when its key cannot be had."""
@@ -107,7 +113,7 @@ class CodedTier(Tier):
             body = sealed
         record = head + body
         return replace(
-            block, layout=coded_layout(block.layout), payload=record, checksum=xxhash.xxh3_64_intdigest(record)
+            block, layout=self._below(block.layout), payload=record, checksum=xxhash.xxh3_64_intdigest(record)
         )
 
     def _decoded(self, found: Block, layout: bytes) -> Block | None:
@@ -144,7 +150,7 @@ class CodedTier(Tier):
         return self.vault is not None and self.vault.erase(namespace)
 
     def contains(self, key: bytes, layout: bytes | None = None) -> bool:
-        return self.inner.contains(key, None if layout is None else coded_layout(layout))
+        return self.inner.contains(key, None if layout is None else self._below(layout))
 
     def touch(self, key: bytes) -> None:
         self.inner.touch(key)
@@ -157,6 +163,10 @@ class CodedTier(Tier):
 
     def of_namespace(self, namespace: bytes) -> list[bytes]:
         return self.inner.of_namespace(namespace)
+
+    def layout_of(self, key: bytes) -> bytes:
+        """Empty also when nobody has named the block's layout since the start."""
+        return self._plain.get(self.inner.layout_of(key), b"")
 
     def parent_of(self, key: bytes) -> bytes:
         return self.inner.parent_of(key)

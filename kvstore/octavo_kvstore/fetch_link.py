@@ -12,9 +12,8 @@ from octavo.packing import pack_keys
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
-from octavo_kvstore.peers import shape_wire
 from octavo_kvstore.peers.pieces import WINDOW_BYTES, Ask, PeerFailed, Piece, RecordHead
-from octavo_kvstore.wire import meta_from
+from octavo_kvstore.wire import meta_from, read_shape
 
 _BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, ConnectionError, asyncio.InvalidStateError)
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 - missing in grpc-stubs
@@ -92,7 +91,7 @@ def _piece(message: pb.FetchResponse) -> Piece:
     if message.HasField("head"):
         given = message.head
         try:
-            shape = shape_wire.read_shape(given.shape) if given.HasField("shape") else None
+            shape = read_shape(given.shape) if given.HasField("shape") else None
         except ValueError as error:
             raise PeerFailed(str(error)) from error
         head = RecordHead(
