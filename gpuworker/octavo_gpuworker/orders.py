@@ -99,11 +99,21 @@ class OffloadOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load may be fetched from another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOrder:
     xfer_id: int
     keys: list[bytes]
     blocks: list[int]
     limit_us: int
+    sources: tuple[LoadSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

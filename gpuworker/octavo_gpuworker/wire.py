@@ -13,6 +13,7 @@ from octavo_gpuworker.orders import (
     GrantOrder,
     LabelOrder,
     LoadOrder,
+    LoadSource,
     OffloadOrder,
     Order,
     PassedOver,
@@ -54,7 +55,9 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 )
             case "load":
                 load = order.load
-                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), unpack_u32(load.block_ids), load.limit_us)
+                sources = tuple(LoadSource(item.store_id, item.first, item.count) for item in load.sources)
+                blocks = unpack_u32(load.block_ids)
+                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), blocks, load.limit_us, sources)
             case "label":
                 label = order.label
                 yield LabelOrder(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))

@@ -110,10 +110,11 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
             async for response in near:
                 yield response
                 at += 1
-            if self._remote is not None and request.sources and at < len(keys):
-                async for response in self._from_peers(keys[at:], at, request):
-                    yield response
-                    at += 1
+            if self._remote is None or not request.sources or at == len(keys):
+                return
+            async for response in self._from_peers(keys[at:], at, request):
+                yield response
+                at += 1
 
     async def _read(self, keys: list[bytes], request: pb.GetRequest) -> AsyncIterator[pb.GetResponse]:
         """Payload from this host's own tiers, up to the first miss."""
