@@ -15,7 +15,7 @@ from blake3 import blake3
 from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, weights_hash
 from octavo.manifest import Manifest
 from octavo.packing import pack_keys, pack_u32
-from octavo.rpc.host import Host
+from octavo.rpc.host import EXIT_OK, LEFT, Host
 from octavo.step import StepBudget
 from octavo.v1 import profile_pb2, profile_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
@@ -102,6 +102,8 @@ class Worker:
         self.metrics = WorkerMetrics(
             host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), backend.limits
         )
+        pool_bytes = pool.num_blocks * pool.block_bytes
+        self.metrics.watch_memory(lambda: backend.framework_bytes() - pool_bytes)
         self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens, self.metrics)
         self.engine = (PipelinedEngine if backend.pipelined else Engine)(
             backend,
@@ -127,6 +129,7 @@ class Worker:
             self.transfers,
             host.log,
             self._joined,
+            lambda: host.set_state("draining", "the scheduler ordered this worker to leave"),
         )
 
     def warm_up(self) -> None:
@@ -158,6 +161,7 @@ class Worker:
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.backend.vocab_size,
+            labels=self._host.manifest.gpuworker.labels,
         )
 
     async def run(self) -> None:
@@ -167,6 +171,7 @@ class Worker:
         self._host.spawn(self._watch_store(), "kvstore watch")
         self._host.spawn(self._watch_progress(), "progress watch")
         await self.link.run()
+        self._host.exit(EXIT_OK, LEFT)  # a signal that came first has the first word
 
     async def drain(self) -> None:
         """What runs goes on to its end; what the drain's time cuts off is resumed elsewhere by the scheduler."""

@@ -12,6 +12,7 @@ from octavo_gpuworker.orders import (
     AdmitOrder,
     GrantOrder,
     LabelOrder,
+    LeaveOrder,
     LoadOrder,
     LoadSource,
     OffloadOrder,
@@ -64,6 +65,8 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
             case "step_policy":
                 policy = order.step_policy
                 yield PolicyOrder(policy.budget_with_decodes, policy.budget_alone, policy.max_seqs)
+            case "leave":
+                yield LeaveOrder()
             case _:
                 yield PassedOver(kind or "")
 
@@ -124,6 +127,7 @@ def report_to(report: Report) -> pb.Report:
         starved=pack_u32(report.starved),
         prefill_tokens=report.prefill_tokens,
         decode_seqs=report.decode_seqs,
+        failed_allocations=report.failed_allocations,
         finishes=[
             pb.SeqFinish(slot=f.slot, seq=f.seq, reason=f.reason, stop_token=f.stop_token, message=f.message)
             for f in report.finishes

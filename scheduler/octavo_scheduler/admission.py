@@ -29,6 +29,8 @@ class Plan:
     free_needed: int
     growth: int  # blocks expected later
     worst: int  # blocks that may be asked for later, at most
+    waits: bool = False  # it does not fit yet, and is better than any that does
+    spreads: bool = False  # another worker holds more of the prompt
     sources: list[LoadSource] = field(default_factory=list)  # of load_keys that only other hosts hold
 
     @property
@@ -131,7 +133,7 @@ def make_plan(
     target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
     worst = len(choices) * (blocks_for(positions, block_tokens) - table)
     growth = len(choices) * max(0, target - table)
-    return Plan(worker, choices, matched, load_keys, table, shared, need, growth, worst, sources)
+    return Plan(worker, choices, matched, load_keys, table, shared, need, growth, worst, sources=sources)
 
 
 def load_time_us(worker: Worker, near: int, far: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import lifecycle, placement, reports, residency
+from octavo_scheduler import draining, lifecycle, placement, reports, residency
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
@@ -18,6 +18,7 @@ from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
     ChoiceStopped,
+    DrainRequested,
     Event,
     GatewayJoined,
     GatewayLost,
@@ -37,6 +38,7 @@ from octavo_scheduler.limits import hopeless, memory
 from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
+from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
@@ -57,6 +59,7 @@ class Core:
             GatewayLost: lambda event: lifecycle.lose_gateway(self.cell, event),
             WorkerJoined: self._worker_joined,
             WorkerLost: self._worker_lost,
+            DrainRequested: lambda event: draining.begin(self.cell, event),
             Reported: self._reported,
             StoreJoined: self._store_joined,
             StoreChanged: self._store_changed,
@@ -163,11 +166,10 @@ class Core:
             self.cell.counters["protocol_errors"] += 1
             self._lose(worker, f"protocol error: {error}")
             return
-        if event.draining and not worker.draining:
-            worker.draining = True
-            self.cell.fleet.changed()
-            self.cell.effects.limits_changed = True
-        if worker.draining and worker.idle():
+        if event.draining:
+            worker.says_leaving = True
+            draining.close(self.cell, worker)
+        if draining.is_over(worker):
             self._lose(worker, "drained")
 
     # -- kvstores --------------------------------------------------------------------------------------------------
@@ -242,20 +244,27 @@ class Core:
                     self._admit(request, jam)
                 if jam.total:
                     return
+                if jam.holds_tenant(request):
+                    turn.pass_tenant()
 
     def _admit(self, request: Request, jam: Jam) -> None:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if has_its_share(cell, request):
+                jam.hold_tenant(request)
+                break
             plan = placement.best_plan(cell, request)
             if plan is None:
                 if request.live and waiting:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+            if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
                 break
             if not fits(plan, cell.policy, cell.history):
+                if self._make_room(plan):
+                    continue
                 self._displace(request)
                 jam.pool(request)
                 break
@@ -287,6 +296,9 @@ class Core:
                 self._fail_without_workers()
             elif kind in ("join", "wake"):
                 cell.admission_due = True
+            elif kind == "drain":
+                for worker in draining.hand_over(cell):
+                    self._lose(worker, "the drain's deadline is over")
             elif kind == "recover":
                 memory.recover(cell)
             elif request is None or not request.live:

@@ -129,6 +129,15 @@ class WorkerLost:
 
 
 @dataclass(slots=True)
+class DrainRequested:
+    """An operator wants the worker to leave: what runs may end within `deadline_us` from now, the rest goes to others."""
+
+    now_us: int
+    worker_id: str
+    deadline_us: int
+
+
+@dataclass(slots=True)
 class Finish:
     slot: int
     seq: int
@@ -258,6 +267,7 @@ Event = (
     | GatewayLost
     | WorkerJoined
     | WorkerLost
+    | DrainRequested
     | Reported
     | StoreJoined
     | StoreChanged

@@ -93,7 +93,12 @@ class StepPolicy:
     max_seqs: int
 
 
-Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy
+@dataclass(slots=True)
+class Leave:
+    """Say in every report that you drain, and end with this stream."""
+
+
+Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy | Leave
 
 
 @dataclass(slots=True)

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import grpc
 import grpc.aio
+from octavo.errors import InvalidRequest
 from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc as pb_grpc
 from octavo.v1 import worker_pb2 as wpb
 
-from octavo_scheduler import events, live_wire, wire
+from octavo_scheduler import drain_wire, events, live_wire, wire
 from octavo_scheduler.connections import (
     Connection,
     GatewayConnection,
@@ -59,6 +60,15 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
 
     async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
         return live_wire.timeline(self._driver, request.request_id, request.tenant)
+
+    async def DrainWorker(
+        self, request: pb.DrainWorkerRequest, context: Context
+    ) -> AsyncIterator[pb.DrainWorkerResponse]:
+        try:
+            async for progress in drain_wire.drain(self._driver, request):
+                yield progress
+        except InvalidRequest as error:
+            await context.abort(error.status, error.message)
 
     # -- workers ---------------------------------------------------------------------------------------------------
 

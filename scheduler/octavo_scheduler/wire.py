@@ -308,6 +308,8 @@ def write_order(order: orders.Order) -> wpb.Order:
         case orders.Update():
             update = wpb.Update(seq=order.seq, rank=order.rank, paused=order.paused, draft_len=order.draft_len)
             return wpb.Order(update=update)
+        case orders.Leave():
+            return wpb.Order(leave=wpb.Leave())
         case orders.StepPolicy():
             policy = wpb.StepPolicy(
                 budget_with_decodes=order.budget_with_decodes,

@@ -14,7 +14,19 @@ from random import Random
 from octavo.packing import pack_u32, unpack_u32
 from octavo.step import Chunk, SeqView, StepBudget, compose
 from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
-from octavo_scheduler.orders import Admit, Grant, Label, Load, LoadSource, Offload, Order, StepPolicy, Stop, Update
+from octavo_scheduler.orders import (
+    Admit,
+    Grant,
+    Label,
+    Leave,
+    Load,
+    LoadSource,
+    Offload,
+    Order,
+    StepPolicy,
+    Stop,
+    Update,
+)
 
 POISON = -1
 VOCAB = 64
@@ -237,6 +249,8 @@ class ChaosWorker:
                 self._start_transfer(order)
             elif isinstance(order, StepPolicy):
                 self.budget = StepBudget(order.budget_with_decodes, order.budget_alone, order.max_seqs)
+            elif isinstance(order, Leave):
+                self.drain()
             elif isinstance(order, Label):
                 self._label(order)
             else:

@@ -13,6 +13,7 @@ from octavo_scheduler.events import (
     Cancelled,
     ChoiceStart,
     ChoiceStopped,
+    DrainRequested,
     Event,
     GatewayJoined,
     GatewayLost,
@@ -167,6 +168,9 @@ class Simulation:
             link.worker.die()
         if tell and epoch:
             self.feed(WorkerLost(self.now_us, epoch, "cut"))
+
+    def drain(self, link: Link, deadline_us: int) -> None:
+        self.feed(DrainRequested(self.now_us, link.worker.worker_id, deadline_us))
 
     # -- kvstores --------------------------------------------------------------------------------------------------
 

@@ -93,11 +93,14 @@ class CellMachine(RuleBasedStateMachine):
         if link.epoch:
             self.simulation.disconnect(link, dead)
 
-    @rule(worker=st.integers(0, 1))
-    def drain_worker(self, worker: int) -> None:
+    @rule(worker=st.integers(0, 1), deadline_us=st.sampled_from((-1, 0, 20_000)))
+    def drain_worker(self, worker: int, deadline_us: int) -> None:
+        """By its own signal (-1), or by an operator."""
         link = self.simulation.links[worker]
-        if link.epoch:
+        if link.epoch and deadline_us < 0:
             link.worker.drain()
+        elif link.epoch:
+            self.simulation.drain(link, deadline_us)
 
     @rule(gateway=st.integers(0, 1), resubmit=st.booleans())
     def cut_gateway(self, gateway: int, resubmit: bool) -> None:

@@ -130,6 +130,11 @@ class Walk:
             if link.epoch:
                 self.simulation.disconnect(link, dead=self.rng.random() < 0.5, tell=self.rng.random() < 0.8)
 
+    def drain_worker(self) -> None:
+        link = self.rng.choice(self.simulation.links)
+        if link.epoch and self.rng.random() < 0.4:
+            self.simulation.drain(link, self.rng.choice((0, 5_000, 100_000)))
+
     def store_moves(self) -> None:
         rng, simulation = self.rng, self.simulation
         for store in self.stores:
@@ -155,6 +160,7 @@ class Walk:
             (self.deliver, 10),
             (self.lose_gateway, 0.4),
             (self.cut_worker, 0.5),
+            (self.drain_worker, 0.4),
             (self.store_moves, 2),
             (self.jump, 0.3),
         ]
@@ -201,6 +207,8 @@ def test_walks_reach_every_corner() -> None:
         "requests_rejected",
         "requests_deadline",
         "worker_losses",
+        "workers_drained",
+        "handed_over",
     ):
         assert total[name] > 0, name
 

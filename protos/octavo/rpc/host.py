@@ -35,6 +35,8 @@ from octavo.v1 import admin_pb2_grpc
 
 State = Literal["starting", "serving", "draining", "not_serving"]
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_MISMATCH = 0, 1, 2, 3
+LEFT = "left in order"
+"""Last words of a worker that was drained: whoever keeps services alive does not start it again."""
 """Exit codes: clean, failed while running, unusable settings or arguments, an artifact that does not match the manifest."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [

@@ -566,6 +566,34 @@ class WorkerStatus(_message.Message):
     blocks_retired: int
     def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ...) -> None: ...
 
+class DrainWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "deadline_us", "force")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_US_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    deadline_us: int
+    force: bool
+    def __init__(self, worker_id: _Optional[str] = ..., deadline_us: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DrainWorkerResponse(_message.Message):
+    __slots__ = ("state", "running", "copying", "remaining_us", "finished", "handed_over", "why")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    COPYING_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_US_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    running: int
+    copying: int
+    remaining_us: int
+    finished: int
+    handed_over: int
+    why: str
+    def __init__(self, state: _Optional[str] = ..., running: _Optional[int] = ..., copying: _Optional[int] = ..., remaining_us: _Optional[int] = ..., finished: _Optional[int] = ..., handed_over: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
 class GatewayStatus(_message.Message):
     __slots__ = ("gateway_id", "requests")
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]

@@ -59,6 +59,12 @@ class SloLine:
     def unpark(self, request: Request) -> None:
         (self._lost if request.lost else self._savable).unpark(request)
 
+    def park_tenant(self, request: Request) -> bool:
+        return False
+
+    def unpark_tenant(self, request: Request) -> None:
+        raise ValueError(f"{request.request_id}: no tenant is parked in a line that has none")
+
     def remove(self, request: Request) -> None:
         if request.lost:
             self._lost.remove(request)

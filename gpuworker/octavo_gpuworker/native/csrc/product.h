@@ -1,5 +1,6 @@
 // product: rows of activations times panels of a packed matrix, in tiles of as many rows as registers hold.
 #pragma once
+#include <algorithm>
 #include <utility>
 
 #include "kernels.h"
@@ -9,10 +10,29 @@ namespace ISA {
 
 using octavo::PANEL;
 
-template <bool STREAM, int... R>
-inline void bf16_rows(int rows, const uint16_t *x, int64_t x_stride, const uint8_t *panel, int64_t depth, float *out,
+template <int AHEAD, int... R>
+inline void bf16_rows(int rows, const uint16_t *x, int64_t x_stride, const uint8_t *panel, int64_t depth, bool more, float *out,
                       int64_t stride, std::integer_sequence<int, R...>) {
-    ((rows == R + 1 ? tile_bf16<R + 1, STREAM>(x, x_stride, panel, depth, out, stride) : void()), ...);
+    ((rows == R + 1 ? tile_bf16<R + 1, AHEAD>(x, x_stride, panel, depth, more, out, stride) : void()), ...);
+}
+
+// One panel of bf16 for 2 or 3 tiles, slice by slice: the first tile asks for half of the next slice's lines, the second for the rest.
+inline void sliced_panel(const Activations &x, int64_t row, int64_t rows, int64_t tiles, const uint8_t *panel, int64_t depth,
+                         float *out, int64_t stride) {
+    constexpr auto heights = std::make_integer_sequence<int, BF16_ROWS>();
+    for (int64_t k = 0; k < depth; k += SLICE_DEPTH, panel += SLICE_BYTES)
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+            const int64_t from = rows * tile / tiles, to = rows * (tile + 1) / tiles, some = std::min(SLICE_DEPTH, depth - k);
+            const uint16_t *at = x.bf16 + (row + from) * x.depth + k;
+            const int count = static_cast<int>(to - from);
+            float *sums = out + from * stride;
+            if (tile == 0)
+                bf16_rows<FIRST_LINES>(count, at, x.depth, panel, some, k > 0, sums, stride, heights);
+            else if (tile == 1)
+                bf16_rows<LAST_LINES>(count, at, x.depth, panel, some, k > 0, sums, stride, heights);
+            else
+                bf16_rows<NO_LINES>(count, at, x.depth, panel, some, k > 0, sums, stride, heights);
+        }
 }
 
 template <bool STREAM, int... R>
@@ -31,7 +51,7 @@ template <bool STREAM>
 inline void one_tile(int format, const Activations &x, int64_t row, int rows, const OctavoMatrix &w, const uint8_t *panel,
                      float *out, int64_t stride) {
     if (format == OCTAVO_BF16)
-        bf16_rows<STREAM>(rows, x.bf16 + row * x.depth, x.depth, panel, w.depth, out, stride,
+        bf16_rows<STREAM ? ALL_LINES : NO_LINES>(rows, x.bf16 + row * x.depth, x.depth, panel, w.depth, false, out, stride,
                           std::make_integer_sequence<int, BF16_ROWS>());
     else if (format == OCTAVO_INT8)
         int8_rows<STREAM>(rows, x, row, panel, out, stride, std::make_integer_sequence<int, INT8_ROWS>());
@@ -46,6 +66,10 @@ inline void product(int format, const Activations &x, int64_t row0, int64_t rows
     const int64_t tiles = (rows + most - 1) / most, bytes = octavo::panel_bytes(format, w.depth);
     for (int64_t p = 0; p < panels; ++p) {
         const uint8_t *panel = w.data + (panel0 + p) * bytes;
+        if (format == OCTAVO_BF16 && tiles > 1 && tiles <= SLICED_TILES) {
+            sliced_panel(x, row0, rows, tiles, panel, w.depth, out + p * PANEL, stride);
+            continue;
+        }
         for (int64_t tile = 0; tile < tiles; ++tile) {
             const int64_t from = rows * tile / tiles, to = rows * (tile + 1) / tiles;
             float *at = out + from * stride + p * PANEL;

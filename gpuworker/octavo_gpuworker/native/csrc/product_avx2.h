@@ -5,6 +5,7 @@
 #include "each.h"
 #include "kernels.h"
 #include "pack.h"
+#include "slices.h"
 #include "vec_avx2.h"
 
 namespace ISA {
@@ -15,15 +16,20 @@ using octavo::GROUP;
 constexpr int BF16_ROWS = 4, INT8_ROWS = 2, INT4_ROWS = 2;
 constexpr int PREFETCH_BYTES = 2048;
 
-template <int ROWS, bool STREAM>
-inline void tile_bf16(const uint16_t *x, int64_t x_stride, const uint8_t *panel, int64_t depth, float *out, int64_t stride) {
+// `more`: adds to what `out` holds.
+template <int ROWS, int AHEAD>
+inline void tile_bf16(const uint16_t *x, int64_t x_stride, const uint8_t *panel, int64_t depth, bool more, float *out,
+                      int64_t stride) {
     const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000));
     each<2>([&](auto part) OCTAVO_INLINE {
         __m256 acc[ROWS][2];
-        each<ROWS>([&](auto r) OCTAVO_INLINE { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); });
+        each<ROWS>([&](auto r) OCTAVO_INLINE {
+            acc[r][0] = more ? _mm256_loadu_ps(out + r * stride + part * 16) : _mm256_setzero_ps();
+            acc[r][1] = more ? _mm256_loadu_ps(out + r * stride + part * 16 + 8) : _mm256_setzero_ps();
+        });
         const uint8_t *at = panel + part * 64;
         for (int64_t k = 0; k < depth; k += 2, at += 128) {
-            if (STREAM) _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES, _MM_HINT_T0);
+            if (AHEAD) _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES, _MM_HINT_T0);
             const __m256i w0 = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at));
             const __m256i w1 = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at + 32));
             const __m256 even0 = _mm256_castsi256_ps(_mm256_slli_epi32(w0, 16));
