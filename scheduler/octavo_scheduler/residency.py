@@ -113,14 +113,14 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
 def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker, base = plan.worker, len(plan.matched)
     blocks = leader.blocks[base : base + len(plan.load_keys)]
-    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base)
+    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base, plan.sources)
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
     worker.transfers[transfer.xfer_id] = transfer
     leader.choice.request.holds += 1
     leader.wait_xfer = transfer.xfer_id
-    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us)
+    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us, plan.sources)
     transfer.order_number = worker.order(load)
     return transfer.xfer_id
 
