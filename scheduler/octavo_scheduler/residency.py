@@ -257,8 +257,10 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     index.rest(sequence.blocks, cell.now_us)
     freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
-    cell.counters["promised_blocks"] += sequence.promised_blocks
-    cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed)
+    if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
+        left = sum(not pool.sequences_of(block) for block in sequence.blocks)
+        cell.counters["promised_blocks"] += sequence.promised_blocks
+        cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - left)
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
