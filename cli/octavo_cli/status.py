@@ -24,7 +24,7 @@ async def read_status(run_dir: Path, with_settings: bool = False) -> dict[str, A
     cell = next((status for _item, _info, status in answers if status is not None), None)
     services = [_service(item, info) for item, info, _status in answers]
     status: dict[str, Any] = {
-        "ready": state.ready and all(item["state"] == "serving" for item in services),
+        "ready": state.ready and all(item["state"] in ("serving", "drained") for item in services),
         "urls": state.urls,
         "services": services,
         "blocks": _blocks(cell),

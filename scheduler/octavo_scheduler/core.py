@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import lifecycle, placement, reports, residency
+from octavo_scheduler import draining, lifecycle, placement, reports, residency
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
@@ -18,11 +18,13 @@ from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
     ChoiceStopped,
+    DrainRequested,
     Event,
     GatewayJoined,
     GatewayLost,
     Reported,
     StoreChanged,
+    StoreCoded,
     StoreInventory,
     StoreJoined,
     StoreLost,
@@ -36,6 +38,7 @@ from octavo_scheduler.limits import hopeless, learn, memory
 from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
+from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
@@ -56,10 +59,12 @@ class Core:
             GatewayLost: lambda event: lifecycle.lose_gateway(self.cell, event),
             WorkerJoined: self._worker_joined,
             WorkerLost: self._worker_lost,
+            DrainRequested: lambda event: draining.begin(self.cell, event),
             Reported: self._reported,
             StoreJoined: self._store_joined,
             StoreChanged: self._store_changed,
             StoreInventory: self._store_inventory,
+            StoreCoded: self._store_coded,
             StoreLost: self._store_lost,
             Tick: lambda event: None,
         }
@@ -163,17 +168,18 @@ class Core:
             self.cell.counters["protocol_errors"] += 1
             self._lose(worker, f"protocol error: {error}")
             return
-        if event.draining and not worker.draining:
-            worker.draining = True
-            self.cell.fleet.changed()
-            self.cell.effects.limits_changed = True
-        if worker.draining and worker.idle():
+        if event.draining:
+            worker.says_leaving = True
+            draining.close(self.cell, worker)
+        if draining.is_over(worker):
             self._lose(worker, "drained")
 
     # -- kvstores --------------------------------------------------------------------------------------------------
 
     def _store_joined(self, event: StoreJoined) -> None:
-        self.cell.fleet.stores[event.store_id] = Directory(event.store_id, event.connection)
+        self.cell.fleet.stores[event.store_id] = Directory(
+            event.store_id, event.connection, reachable=event.reachable, fetches=event.fetches
+        )
         self.cell.effects.ask_inventory.append(event.store_id)
 
     def _directory(self, store_id: str, connection: int) -> Directory | None:
@@ -189,6 +195,15 @@ class Core:
         directory = self._directory(event.store_id, event.connection)
         if directory is not None:
             directory.inventory(event.number, event.keys, event.last)
+
+    def _store_coded(self, event: StoreCoded) -> None:
+        self.cell.ledger.book(
+            "compression",
+            saved_ms=event.saved_us / 1000,
+            cost_ms=event.cost_us / 1000,
+            saved_bytes=event.saved_bytes,
+            entries=event.blocks,
+        )
 
     def _store_lost(self, event: StoreLost) -> None:
         if self._directory(event.store_id, event.connection) is not None:
@@ -231,20 +246,27 @@ class Core:
                     self._admit(request, jam)
                 if jam.total:
                     return
+                if jam.holds_tenant(request):
+                    turn.pass_tenant()
 
     def _admit(self, request: Request, jam: Jam) -> None:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if has_its_share(cell, request):
+                jam.hold_tenant(request)
+                break
             plan = placement.best_plan(cell, request)
             if plan is None:
                 if request.live and waiting:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+            if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
                 break
             if not fits(plan, cell.policy, cell.history):
+                if self._make_room(plan):
+                    continue
                 self._displace(request)
                 jam.pool(request)
                 break
@@ -276,6 +298,9 @@ class Core:
                 self._fail_without_workers()
             elif kind in ("join", "wake"):
                 cell.admission_due = True
+            elif kind == "drain":
+                for worker in draining.hand_over(cell):
+                    self._lose(worker, "the drain's deadline is over")
             elif kind == "recover":
                 memory.recover(cell)
             elif request is None or not request.live:

@@ -129,6 +129,15 @@ class WorkerLost:
 
 
 @dataclass(slots=True)
+class DrainRequested:
+    """An operator wants the worker to leave: what runs may end within `deadline_us` from now, the rest goes to others."""
+
+    now_us: int
+    worker_id: str
+    deadline_us: int
+
+
+@dataclass(slots=True)
 class Finish:
     slot: int
     seq: int
@@ -198,6 +207,8 @@ class StoreJoined:
     now_us: int
     store_id: str
     connection: int
+    reachable: bool = False  # by kvstores of other hosts
+    fetches: bool = False  # from them
 
 
 @dataclass(slots=True)
@@ -224,6 +235,18 @@ class StoreInventory:
 
 
 @dataclass(slots=True)
+class StoreCoded:
+    """What compression did in a kvstore since it last told."""
+
+    now_us: int
+    store_id: str
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
+
+
+@dataclass(slots=True)
 class StoreLost:
     now_us: int
     store_id: str
@@ -244,10 +267,12 @@ Event = (
     | GatewayLost
     | WorkerJoined
     | WorkerLost
+    | DrainRequested
     | Reported
     | StoreJoined
     | StoreChanged
     | StoreInventory
+    | StoreCoded
     | StoreLost
     | Tick
 )

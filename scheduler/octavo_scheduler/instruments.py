@@ -25,6 +25,7 @@ CELL_COUNTERS: Final = (
     ("loaded_blocks", "Blocks that loads brought."),
     ("wasted_load_blocks", "Blocks that loads brought for a sequence that had left meanwhile."),
     ("prefix_hit_tokens", "Prompt tokens whose KV was in the pool at an admission."),
+    ("prefix_spreads", "Admissions to a worker that held less of the prompt than a busier one: the prefix spreads."),
     ("tier_hit_tokens", "Prompt tokens whose KV came from a kvstore."),
     ("prefill_tokens", "Prompt tokens computed."),
     ("decode_tokens", "Decode positions computed."),
@@ -52,6 +53,7 @@ CELL_COUNTERS: Final = (
     ("unkept_blocks", "Blocks of these that did not come back with the preempted sequence; must stay 0."),
     ("worker_losses", "Workers lost while they had work, or without a drain."),
     ("workers_drained", "Workers that left after a drain."),
+    ("handed_over", "Sequences that a drained worker gave to others at its deadline."),
     ("protocol_errors", "Reports that contradict the orders; each costs a worker's epoch."),
 )
 """Counters of the core: name in GetStatus and, with the prefix, in Prometheus."""

@@ -54,11 +54,21 @@ class Offload:
 
 
 @dataclass(slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load are believed to be held by another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
+
+
+@dataclass(slots=True)
 class Load:
     xfer_id: int
     keys: list[bytes]
     block_ids: list[int]
     limit_us: int
+    sources: list[LoadSource] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -83,7 +93,12 @@ class StepPolicy:
     max_seqs: int
 
 
-Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy
+@dataclass(slots=True)
+class Leave:
+    """Say in every report that you drain, and end with this stream."""
+
+
+Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy | Leave
 
 
 @dataclass(slots=True)

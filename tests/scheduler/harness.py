@@ -13,6 +13,7 @@ from octavo_scheduler.events import (
     Cancelled,
     ChoiceStart,
     ChoiceStopped,
+    DrainRequested,
     Event,
     GatewayJoined,
     GatewayLost,
@@ -172,6 +173,9 @@ class Simulation:
         if tell and epoch:
             self.feed(WorkerLost(self.now_us, epoch, "cut"))
 
+    def drain(self, link: Link, deadline_us: int) -> None:
+        self.feed(DrainRequested(self.now_us, link.worker.worker_id, deadline_us))
+
     # -- kvstores --------------------------------------------------------------------------------------------------
 
     def add_store(self, store: ChaosStore) -> None:
@@ -179,7 +183,7 @@ class Simulation:
         self.stores[store.store_id] = (store, connection)
         store.alive = True
         store.events.clear()
-        self.feed(StoreJoined(self.now_us, store.store_id, connection))
+        self.feed(StoreJoined(self.now_us, store.store_id, connection, bool(store.peers), bool(store.peers)))
 
     def kill_store(self, store_id: str) -> None:
         store, connection = self.stores.pop(store_id)

@@ -59,17 +59,21 @@ class Walk:
             },
         )
         self.simulation = Simulation(rng, policy, delay_us=rng.choice((0, 2000, 30_000)))
-        self.store = ChaosStore(rng)
+        self.stores = [ChaosStore(rng)]
+        if seed % 3 == 1:  # two hosts, whose kvstores fetch from each other
+            self.stores.append(ChaosStore(rng, "host2"))
+            for store, other in zip(self.stores, reversed(self.stores), strict=True):
+                store.peers[other.store_id] = other
         block_tokens = rng.choice((2, 4))
         self.num_blocks = rng.choice((17, 30))
-        for number in range(rng.choice((1, 2))):
+        for number in range(rng.choice((1, 2)) if len(self.stores) == 1 else 2):
             worker = ChaosWorker(
                 rng,
                 f"w{number}",
                 num_blocks=self.num_blocks,
                 block_tokens=block_tokens,
                 max_seqs=6,
-                store=self.store,
+                store=self.stores[number % len(self.stores)],
                 max_merge=rng.choice((1, 4)),
             )
             worker.fail_every = rng.choice((0, 0, 50))
@@ -136,16 +140,22 @@ class Walk:
             if link.epoch:
                 self.simulation.disconnect(link, dead=self.rng.random() < 0.5, tell=self.rng.random() < 0.8)
 
+    def drain_worker(self) -> None:
+        link = self.rng.choice(self.simulation.links)
+        if link.epoch and self.rng.random() < 0.4:
+            self.simulation.drain(link, self.rng.choice((0, 5_000, 100_000)))
+
     def store_moves(self) -> None:
         rng, simulation = self.rng, self.simulation
-        if "host" not in simulation.stores:
-            if rng.random() < 0.5:
-                simulation.add_store(self.store)
-            return
-        self.store.evict_some()
-        simulation.flush_store("host", lose=rng.random() < 0.2)
-        if rng.random() < 0.05:
-            simulation.kill_store("host")
+        for store in self.stores:
+            if store.store_id not in simulation.stores:
+                if rng.random() < 0.5:
+                    simulation.add_store(store)
+                continue
+            store.evict_some()
+            simulation.flush_store(store.store_id, lose=rng.random() < 0.2)
+            if rng.random() < 0.05:
+                simulation.kill_store(store.store_id)
 
     def cut_pool(self) -> None:
         """A worker loses memory, or has it back."""
@@ -165,6 +175,7 @@ class Walk:
             (self.deliver, 10),
             (self.lose_gateway, 0.4),
             (self.cut_worker, 0.5),
+            (self.drain_worker, 0.4),
             (self.store_moves, 2),
             (self.jump, 0.3),
             (self.cut_pool, 0.2),
@@ -214,6 +225,8 @@ def test_walks_reach_every_corner() -> None:
         "worker_losses",
         "failed_allocations",
         "requests_degraded",
+        "workers_drained",
+        "handed_over",
     ):
         assert total[name] > 0, name
 

@@ -114,7 +114,7 @@ class Orders(_message.Message):
     def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label")
+    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave")
     ADMIT_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class Order(_message.Message):
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     STEP_POLICY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     admit: Admit
     grant: Grant
     update: Update
@@ -133,7 +134,8 @@ class Order(_message.Message):
     prepare: Prepare
     step_policy: StepPolicy
     label: Label
-    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
     __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id")
@@ -282,6 +284,10 @@ class Label(_message.Message):
     keys: bytes
     parents: bytes
     def __init__(self, block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_ids", "bias_values", "stop_ids", "min_tokens", "logprobs")
