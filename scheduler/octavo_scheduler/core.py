@@ -35,7 +35,7 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits import hopeless, memory
+from octavo_scheduler.limits import hopeless, learn, memory
 from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.orders import Effects, Offload
@@ -106,6 +106,8 @@ class Core:
         """Their tables may grow now."""
         for sequence in worker.hungry:
             accrue(sequence, worker.block_bytes, self.cell.now_us)
+            if not sequence.outgrew:
+                learn.from_growth(self.cell, sequence)
 
     def collect(self, gateway: int) -> list[Update]:
         """What the gateway's stream is owed now; call it when the stream is writable."""
