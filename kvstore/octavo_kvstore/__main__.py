@@ -20,6 +20,7 @@ from octavo_kvstore.arena_file import ArenaFolder
 from octavo_kvstore.limits import limits_of
 from octavo_kvstore.metrics import StoreCollector
 from octavo_kvstore.pins import PinTable
+from octavo_kvstore.prefetcher import Prefetcher
 from octavo_kvstore.service import KvStoreServicer
 from octavo_kvstore.store import Store
 from octavo_kvstore.tier import Tier
@@ -84,14 +85,17 @@ async def setup(host: Host) -> None:
     host.metrics.register(StoreCollector(store))
     host.serve_metrics(settings.metrics_listen)
 
+    prefetcher = Prefetcher(store)
+
     async def close() -> None:
+        await asyncio.to_thread(prefetcher.close)
         await asyncio.to_thread(store.close)  # calls that still come miss, or are refused, until the server stops
 
     host.on_drain(close)
     address = await host.listen(settings.listen)
     if settings.scheduler:
         identity = Identity(identity.store_id, identity.boot_id, address)
-        host.spawn(Announcer(store, identity, settings.scheduler, open_channel).run(), "announce")
+        host.spawn(Announcer(store, identity, settings.scheduler, open_channel, prefetcher.hint).run(), "announce")
     host.spawn(_expire_pins(store, desk, host.log), "pins")
     host.spawn(_sweep(store), "sweep")
     host.log.info("listening on %s", address)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
-from octavo.packing import pack_keys
+from octavo.packing import pack_keys, unpack_keys
 from octavo.v1 import kvstore_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 from octavo_kvstore.events import HoldingEvent
@@ -45,8 +45,14 @@ class Announcer:
     """One stream to the scheduler. Create it inside the running loop; `run` ends only when it is cancelled."""
 
     def __init__(
-        self, store: Store, identity: Identity, scheduler: str, open_channel: Callable[[str], grpc.aio.Channel]
+        self,
+        store: Store,
+        identity: Identity,
+        scheduler: str,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        on_hint: Callable[[Sequence[bytes]], None] = lambda keys: None,
     ) -> None:
+        self._on_hint = on_hint
         self._store = store
         self._identity = identity
         self._scheduler = scheduler
@@ -108,6 +114,8 @@ class Announcer:
                 if message.WhichOneof("message") == "inventory_request":
                     self._inventory_asked = True
                     self._wake.set()
+                elif message.WhichOneof("message") == "prefetch":
+                    self._on_hint(unpack_keys(message.prefetch.keys))
         finally:
             self._wake.set()  # the writer finds that the stream is over
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from octavo.packing import pack_keys
 from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc as pb_grpc
@@ -235,6 +236,9 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             if connection.inventory_due:
                 connection.inventory_due = False
                 await self._write(context, pb.AttachStoreResponse(inventory_request=pb.InventoryRequest()), guard)
+            while connection.prefetch:
+                hint = pb.PrefetchHint(keys=pack_keys(connection.prefetch.popleft()))
+                await self._write(context, pb.AttachStoreResponse(prefetch=hint), guard)
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
