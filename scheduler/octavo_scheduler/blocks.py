@@ -265,6 +265,10 @@ class BlockPool:
         self.cached_blocks -= 1
         return True
 
+    def is_leaving(self, block: int) -> bool:
+        """Only transfers hold it: it is free when they end."""
+        return not self._sequences[block] and self._transfers[block] > 0
+
     def _settle(self, block: int) -> bool:
         if self._is_held(block):
             return False
