@@ -162,8 +162,8 @@ def margin_blocks(worker: Worker, policy: Policy) -> int:
 def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     """Whether the plan can start now."""
     worker = plan.worker
-    if len(plan.choices) > len(worker.free_slots):
-        return False
+    if len(plan.choices) > len(worker.free_slots) or worker.preempting:
+        return False  # a newcomer could share blocks that a victim was chosen to give back
     free = worker.pool.free_blocks
     usable = worker.pool.usable_blocks
     if not worker.sequences:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import draining, lifecycle, placement, reports, residency
+from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
@@ -35,7 +35,7 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits import hopeless, memory
+from octavo_scheduler.limits import hopeless, learn, memory
 from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.orders import Effects, Offload
@@ -93,6 +93,8 @@ class Core:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
+        if isinstance(event, Submitted) and (arrived := cell.registry.find(event.tenant, event.request_id)) is not None:
+            prefetching.hint(cell, arrived)
         for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)
@@ -106,6 +108,8 @@ class Core:
         """Their tables may grow now."""
         for sequence in worker.hungry:
             accrue(sequence, worker.block_bytes, self.cell.now_us)
+            if not sequence.outgrew:
+                learn.from_growth(self.cell, sequence)
 
     def collect(self, gateway: int) -> list[Update]:
         """What the gateway's stream is owed now; call it when the stream is writable."""

@@ -111,8 +111,8 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
 
 
 def _privileged(cell: Cell, event: Submitted) -> bool:
-    """A resubmit while the cell recovers: it was taken on before."""
-    return event.attempt > 1 and cell.in_grace
+    """A resubmit while the cell recovers, or of a stream that has begun: it was taken on before."""
+    return event.attempt > 1 and (cell.in_grace or any(choice.emitted for choice in event.choices))
 
 
 def _invalid(cell: Cell, event: Submitted) -> str:

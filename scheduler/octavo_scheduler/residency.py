@@ -282,9 +282,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
     request = sequence.choice.request
     pool, index = worker.pool, worker.index
-    leaving = 0
     if sequence.swap and request.live:
-        leaving = swap_out(cell, worker, sequence)
+        swap_out(cell, worker, sequence)
     elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
         handoff.prefilled(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker) if not sequence.swap else None
@@ -296,8 +295,10 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     index.rest(sequence.blocks, cell.now_us)
     freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
-    cell.counters["promised_blocks"] += sequence.promised_blocks
-    cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed - leaving)
+    if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
+        left = sum(not pool.sequences_of(block) for block in sequence.blocks)
+        cell.counters["promised_blocks"] += sequence.promised_blocks
+        cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - left)
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)

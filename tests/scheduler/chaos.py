@@ -163,6 +163,9 @@ class ChaosWorker:
         self.draining = False
         self.freeze_transfers = False
         self.calm_steps = 1  # iterations that a transfer takes when the worker is calm
+        self.fail_every = 0  # of the steps, one of so many finds no memory; 0: none
+        self.allocations = 0
+        self.pool_labels: list[str] = []
         self.boot_id = f"boot-{rng.random()}"
         self._reset()
 
@@ -229,6 +232,7 @@ class ChaosWorker:
             resident_parents=parents,
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
             role=self.role,
+            labels=self.pool_labels,
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -261,6 +265,11 @@ class ChaosWorker:
             else:
                 assert isinstance(order, Update)
         self.inbox = []
+
+    def back(self, num_blocks: int) -> None:
+        """From now on only so many blocks, the null block included, can be in use at once."""
+        self.report.backed_blocks = num_blocks
+        self.must_send = True
 
     def drain(self) -> None:
         """SIGTERM: the next report says so."""
@@ -419,6 +428,12 @@ class ChaosWorker:
         if step.starved:
             self.report.starved = step.starved
             self.must_send = True
+        if step.chunks and self.fail_every:
+            self.allocations += 1
+            if self.allocations % self.fail_every == 0:  # the step does not run, and nothing of it is lost
+                self.report.failed_allocations += 1
+                self.must_send = True
+                return
         self.launched = step.chunks
         self.pending_step = step
 

@@ -62,6 +62,10 @@ class Client:
     cancel_answers: list[tuple[bool, str, int]] = field(default_factory=list)
     pause_answers: list[str] = field(default_factory=list)
     gone: bool = False  # its gateway died and nobody resubmitted
+    agreed_tokens: int = 0  # max_tokens as the scheduler took it on; 0: not known yet
+    degraded: str = ""
+    retry_after_us: int = 0
+    message: str = ""
     times: object = None
 
     def __post_init__(self) -> None:
@@ -70,7 +74,7 @@ class Client:
     def check(self) -> None:
         """What was delivered is what the token function says, as far as the outcome promises."""
         for index, seed in enumerate(self.seeds):
-            want, reason = expected_output(seed, len(self.prompt), self.max_tokens, self.stop_ids)
+            want, reason = expected_output(seed, len(self.prompt), self.agreed_tokens or self.max_tokens, self.stop_ids)
             got = self.got[index]
             assert got == want[: len(got)], f"{self.request_id}[{index}] got wrong tokens"
             if index in self.ended:
@@ -266,7 +270,7 @@ class Simulation:
             client.gateway,
             client.request_id,
             tokens_of(client.prompt),
-            client.max_tokens,
+            client.agreed_tokens or client.max_tokens,
             starts,
             attempt=client.attempt,
             prompt_keys=[] if cache_off else extend_keys(b"n" * 32, client.prompt, block_tokens),
@@ -308,6 +312,8 @@ class Simulation:
                     continue
                 assert not client.outcome, f"{client.request_id}: something came after its terminal event"
                 client.accepted += update.accepted
+                if update.accepted:
+                    client.agreed_tokens, client.degraded = update.max_tokens, update.degraded
                 for part in update.tokens:
                     assert part.start == len(client.got[part.index]), "a token was lost or repeated"
                     client.got[part.index].extend(part.tokens)
@@ -317,6 +323,7 @@ class Simulation:
                 if update.finished is not None:
                     assert update.finished.outcome in TERMINAL_REASONS
                     client.outcome, client.reason = update.finished.outcome, update.finished.reason
+                    client.retry_after_us, client.message = update.finished.retry_after_us, update.finished.message
                     client.cached_tokens, client.times = update.cached_tokens, update.times
                 client.check()
 

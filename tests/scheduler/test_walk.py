@@ -44,8 +44,17 @@ class Walk:
             default_output_tokens=rng.choice((1, 8, 30)),
             max_offload_blocks=3,
             max_losses=1_000,
+            tenant_limits=rng.choice(
+                (
+                    {},
+                    {"b": {"kv_share": 0.4, "concurrency": 3.0}},
+                    {"*": {"rate_tokens_per_s": 400.0, "burst_tokens": 300.0}},
+                )
+            ),
+            max_overcommit=rng.choice((1.0, 2.0, 4.0)),
             slo_classes={
                 "default": {"ttft_ms": 100.0, "itl_p99_ms": rng.choice((0.0, 8.0, 50.0))},
+                "less": {"ttft_ms": 30.0, "on_overload": "degrade", "degrade_pool": "spare", "degrade_max_tokens": 2.0},
                 "own": {"policy": rng.choice(ORDERS), "weight": 2.0} if rng.random() < 0.5 else {"itl_p99_ms": 5.0},
             },
         )
@@ -61,18 +70,19 @@ class Walk:
         if len(self.stores) == 2 and len(roles) == 1:
             roles = ("both", "both")
         for number, role in enumerate(roles):
-            self.simulation.add_worker(
-                ChaosWorker(
-                    rng,
-                    f"w{number}",
-                    role=role,
-                    num_blocks=self.num_blocks,
-                    block_tokens=block_tokens,
-                    max_seqs=6,
-                    store=self.stores[number % len(self.stores)],
-                    max_merge=rng.choice((1, 4)),
-                )
+            worker = ChaosWorker(
+                rng,
+                f"w{number}",
+                role=role,
+                num_blocks=self.num_blocks,
+                block_tokens=block_tokens,
+                max_seqs=6,
+                store=self.stores[number % len(self.stores)],
+                max_merge=rng.choice((1, 4)),
             )
+            worker.fail_every = rng.choice((0, 0, 50))
+            worker.pool_labels = ["spare"] if number else []
+            self.simulation.add_worker(worker)
         for _ in range(2):
             self.simulation.add_gateway()
         self.prefixes = [[rng.randrange(60) for _ in range(rng.choice((3, 8, 13)))] for _ in range(3)]
@@ -96,7 +106,7 @@ class Walk:
             cache_off=rng.random() < 0.1,
             pause=rng.choice((("", 0), ("", 0), ("a", 5000), ("b", 100_000))),
             tenant=rng.choice("aab"),
-            slo_class=rng.choice(("", "", "own")),
+            slo_class=rng.choice(("", "", "own", "less")),
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
@@ -167,6 +177,11 @@ class Walk:
             if rng.random() < 0.05:
                 simulation.kill_store(store.store_id)
 
+    def cut_pool(self) -> None:
+        """A worker loses memory, or has it back."""
+        link = self.rng.choice(self.simulation.links)
+        link.worker.back(self.rng.choice((self.num_blocks, int(0.7 * self.num_blocks))))
+
     def jump(self) -> None:
         self.simulation.advance(self.rng.choice((50_000, 200_000)))
 
@@ -184,6 +199,7 @@ class Walk:
             (self.store_moves, 2),
             (self.jump, 0.3),
             (self.pause, 2),
+            (self.cut_pool, 0.2),
         ]
         names, weights = [move for move, _ in moves], [weight for _, weight in moves]
         turn = 0
@@ -242,6 +258,8 @@ def test_walks_reach_every_corner() -> None:
         "pauses_resumed",
         "pauses_without_return",
         "pause_spared_tokens",
+        "failed_allocations",
+        "requests_degraded",
         "workers_drained",
         "handed_over",
     ):
