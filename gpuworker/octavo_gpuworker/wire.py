@@ -10,11 +10,11 @@ from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.orders import (
     AdmitOrder,
-    BlockNote,
     GrantOrder,
     LabelOrder,
     LeaveOrder,
     LoadOrder,
+    LoadSource,
     OffloadOrder,
     Order,
     PassedOver,
@@ -27,6 +27,7 @@ from octavo_gpuworker.orders import (
 )
 
 TAG_BYTES = 16
+"""Of a namespace."""
 
 
 def orders_from(message: pb.Orders) -> Iterator[Order]:
@@ -48,11 +49,17 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                     unpack_u32(offload.block_ids),
                     unpack_keys(offload.keys),
                     unpack_keys(offload.parents),
-                    _notes(offload),
+                    _tags(offload.namespaces),
+                    list(offload.ttl_us),
+                    list(offload.priorities),
+                    list(offload.recompute_us),
+                    list(offload.tiers),
                 )
             case "load":
                 load = order.load
-                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), unpack_u32(load.block_ids), load.limit_us)
+                sources = tuple(LoadSource(item.store_id, item.first, item.count) for item in load.sources)
+                blocks = unpack_u32(load.block_ids)
+                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), blocks, load.limit_us, sources)
             case "label":
                 label = order.label
                 yield LabelOrder(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))
@@ -65,16 +72,10 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 yield PassedOver(kind or "")
 
 
-def _notes(offload: pb.Offload) -> list[BlockNote]:
-    """One per block; every list of the message has one entry per block or none."""
-    count = len(offload.block_ids) // 4
-    starts = range(0, len(offload.namespaces), TAG_BYTES)
-    tags = [tag if any(tag := offload.namespaces[at : at + TAG_BYTES]) else b"" for at in starts]
-    lists = (tags, offload.ttl_us, offload.priorities, offload.recompute_us, offload.tiers)
-    if not any(lists):
-        return []
-    named = [list(item) or [empty] * count for item, empty in zip(lists, (b"", 0, 0, 0, 0), strict=True)]
-    return [BlockNote(*note) for note in zip(*named, strict=True)]
+def _tags(packed: bytes) -> list[bytes]:
+    if len(packed) % TAG_BYTES:
+        raise ValueError(f"namespaces: {len(packed)} bytes is no multiple of {TAG_BYTES}")
+    return [packed[at : at + TAG_BYTES] for at in range(0, len(packed), TAG_BYTES)]
 
 
 def _admit(admit: pb.Admit) -> AdmitOrder:

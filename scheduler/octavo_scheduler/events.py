@@ -54,6 +54,9 @@ class Submitted:
     namespace_root: bytes = b""
     cache: CacheRule = NO_RULE
     namespace_tag: bytes = b""
+    pause_tool: str = ""  # the turn will end in a call of this tool; with it or without: pause_expected_us
+    pause_expected_us: int = 0
+    resumes: str = ""  # request id of the turn that this one continues after a pause
 
 
 @dataclass(slots=True)
@@ -74,6 +77,18 @@ class ChoiceStopped:
     request_id: str
     index: int
     at_len: int
+
+
+@dataclass(slots=True)
+class Paused:
+    """A client says that it pauses after a turn, for a tool: that its KV may be wanted again."""
+
+    now_us: int
+    gateway: int
+    request_id: str
+    tool: str
+    expected_us: int
+    tenant: str = "default"
 
 
 @dataclass(slots=True)
@@ -130,6 +145,7 @@ class WorkerJoined:
     resident_parents: list[int] = field(default_factory=list)
     """Place of each one's parent in `resident`, from 1; 0: the head of a chain. Without it nothing is indexed."""
     calibration: Calibration = Calibration()
+    role: str = "both"  # prefill, decode, both
     labels: list[str] = field(default_factory=list)
 
 
@@ -219,6 +235,8 @@ class StoreJoined:
     now_us: int
     store_id: str
     connection: int
+    reachable: bool = False  # by kvstores of other hosts
+    fetches: bool = False  # from them
 
 
 @dataclass(slots=True)
@@ -245,6 +263,18 @@ class StoreInventory:
 
 
 @dataclass(slots=True)
+class StoreCoded:
+    """What compression did in a kvstore since it last told."""
+
+    now_us: int
+    store_id: str
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
+
+
+@dataclass(slots=True)
 class StoreLost:
     now_us: int
     store_id: str
@@ -260,6 +290,7 @@ Event = (
     Submitted
     | Cancelled
     | ChoiceStopped
+    | Paused
     | AttachRequested
     | GatewayJoined
     | GatewayLost
@@ -270,6 +301,7 @@ Event = (
     | StoreJoined
     | StoreChanged
     | StoreInventory
+    | StoreCoded
     | StoreLost
     | PreloadPut
     | PreloadRemoved

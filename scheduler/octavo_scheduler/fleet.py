@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from octavo_scheduler.costs import LinkCosts, StepCosts
+from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
 from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix.radix import PrefixIndex
 from octavo_scheduler.preloads.leaving import Leaving
+from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
 from octavo_scheduler.tiers import Directory, Transfer
 
@@ -50,6 +51,7 @@ class Worker:
         "hungry",
         "index",
         "joined_us",
+        "kept",
         "labels",
         "last_progress_us",
         "last_report_us",
@@ -62,11 +64,14 @@ class Worker:
         "ordered",
         "orders",
         "pace",
+        "peer_link",
         "pool",
         "preempting",
         "prefilling",
+        "promised",
         "recovers_us",
         "reuse",
+        "role",
         "says_leaving",
         "sequences",
         "slots",
@@ -83,6 +88,7 @@ class Worker:
         self.epoch = hello.epoch
         self.worker_id = hello.worker_id
         self.store_id = hello.store_id
+        self.role = hello.role
         self.labels = frozenset(hello.labels)
         self.closed_until_us = 0  # after a failed allocation nothing is admitted until then
         self.recovers_us = 0
@@ -115,11 +121,14 @@ class Worker:
         self.leave_ordered = self.says_leaving = False
         self.handed_over = 0
         self.preempting: set[int] = set()
+        self.promised: dict[Request, int] = {}  # blocks for what other workers prefill for this one
         self.offloads_in_flight = 0
+        self.kept: dict[object, list[int]] = {}  # blocks of clients that paused, by their pause
         self.pace = Pace(policy.max_num_batched_tokens)
         self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
+        self.peer_link = LinkCosts(PEER_BYTES_PER_US, PEER_FIXED_US)
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
@@ -195,8 +204,16 @@ class Worker:
         return total
 
     def pending_release(self) -> int:
-        """Blocks that come back when what is stopping has been released."""
-        return sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
+        released = sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        leaving = {
+            block
+            for transfer in self.transfers.values()
+            if transfer.kind == "offload"
+            for block in transfer.blocks
+            if self.pool.is_leaving(block)
+        }
+        return released + len(leaving)
 
     def exclusive_blocks(self, sequence: Sequence) -> int:
         """Blocks that only this sequence holds."""
@@ -247,7 +264,7 @@ class Worker:
     def leaked_blocks(self) -> int:
         """Blocks whose counts differ from all tables and transfers."""
         return self.pool.leaked(
-            (sequence.blocks for sequence in self.sequences.values()),
+            (*(sequence.blocks for sequence in self.sequences.values()), *self.kept.values()),
             (transfer.blocks for transfer in self.transfers.values()),
         )
 
@@ -255,7 +272,7 @@ class Worker:
 class Gateway:
     """One gateway connection."""
 
-    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id")
+    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id", "pause_results")
 
     def __init__(self, connection: int, gateway_id: str) -> None:
         self.connection = connection
@@ -263,6 +280,7 @@ class Gateway:
         self.deliveries: dict[str, Delivery] = {}
         self.dirty: dict[Delivery, None] = {}
         self.cancel_results: list[tuple[str, CancelAnswer]] = []
+        self.pause_results: list[tuple[str, str]] = []  # request id, what is done
 
 
 class CancelAnswer:
@@ -310,6 +328,16 @@ class Fleet:
     def directory_of(self, worker: Worker) -> Directory | None:
         """The directory of the worker's own kvstore, when that is connected."""
         return self.stores.get(worker.store_id) if worker.store_id else None
+
+    def reach_of(self, worker: Worker, now_us: int) -> Reach | None:
+        """What the worker can load from; None: nothing, its own kvstore is not connected or does not answer."""
+        own = self.directory_of(worker)
+        if own is None or not own.answers(now_us):
+            return None
+        if not own.fetches or len(self.stores) == 1:
+            return Reach(own)
+        others = (store for store in self.stores.values() if store is not own)
+        return Reach(own, [store for store in others if store.reachable and store.synced and store.answers(now_us)])
 
     def touch(self, request: Request, woken: set[int]) -> None:
         """Marks every delivery of `request` dirty, and adds the gateway connections to wake to `woken`."""
