@@ -301,6 +301,44 @@ async def test_cache_off_leaves_no_byte_of_a_block_in_any_tier(cluster: Cluster)
     )
 
 
+async def test_a_preload_outlives_scheduler_and_worker_and_says_where_it_came_from(cluster: Cluster) -> None:
+    async with (
+        AsyncClient(cluster.grpc_address, api_key="key-b") as client,
+        AsyncCache(cluster.grpc_address, api_key="key-b") as cache,
+    ):
+        kept = (await cache.preload("durable", [words(50, 100)])).preload
+
+        async def again() -> dict[str, int]:
+            try:
+                found = await cache.stat("durable")
+            except OctavoError:
+                return {}
+            return dict(found.source) if found is not None and found.pinned else {}
+
+        cluster.kill("scheduler")
+        cluster.start("scheduler")
+        await cluster.wait_ready()
+        source = await until(again)
+        assert source == {"hbm": kept.blocks * 16}
+        prefilled = (await cluster.status()).counters["prefill_tokens"]
+
+        cluster.kill("gpuworker0")
+        cluster.start("gpuworker0")
+        await cluster.wait_ready()
+        await cluster.wait_workers()
+
+        async def elsewhere() -> dict[str, int]:
+            return found if "hbm" not in (found := await again()) else {}
+
+        source = await until(elsewhere)
+        # what had reached the store is loaded, the rest computed
+        assert sum(source.values()) == kept.tokens and source["computed"] < kept.tokens
+        assert source["computed"] == (await cluster.status()).counters["prefill_tokens"] - prefilled
+        answer = await client.chat("x", max_tokens=2, temperature=0.0, cache={"preload": "durable"})
+        assert answer.usage.cached_tokens == kept.blocks * 16
+        await cache.remove("durable")
+
+
 async def ttft_ms(stub: Any, prompt: list[int], key: str) -> float:
     request = pb.GenerateRequest(
         token_ids=pb.TokenIds(ids=prompt),
