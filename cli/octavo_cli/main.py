@@ -16,6 +16,7 @@ from octavo_cli.commands import (
     demo,
     diagnose,
     doctor,
+    drain,
     gate,
     profile,
     simulate,
@@ -52,7 +53,7 @@ def root(
     """Octavo serves language models."""
 
 
-for group in (cluster, ask, top, trace, diagnose, profile, doctor, bench, check, gate, simulate, size, demo):
+for group in (cluster, drain, ask, top, trace, diagnose, profile, doctor, bench, check, gate, simulate, size, demo):
     group.register(app)
 
 

@@ -10,6 +10,8 @@ _SEVERE = ("error", "critical")
 _ENDED = "ended with exit code "
 LAST_WORDS = ("cannot start: ", _ENDED)
 """How the lines begin that a service logs at its end; `reason_of_death` is made of them."""
+_LEFT = f"{_ENDED}0: left in order"
+"""Last words of a worker that `octavo drain` sent away."""
 SETTINGS_WORDS = ("setting ", "settings at their default: ")
 """How the lines begin in which a service lists its settings; they name every field, and none is progress."""
 
@@ -59,6 +61,11 @@ def parse_record(line: str) -> Record:
     if len(parts) == 4 and parts[2] in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
         return Record(parts[2].lower(), parts[3])
     return Record("", line)
+
+
+def left_in_order(records: list[Record], code: int) -> bool:
+    """Whether a process with these last records was told to leave for good, and did."""
+    return code == 0 and any(record.message.startswith(_LEFT) for record in records)
 
 
 def reason_of_death(records: list[Record], code: int) -> str:

@@ -1,7 +1,8 @@
 """The local cluster: starts every service, waits until all serve, restarts what dies, drains in order.
 
 Rules: a service that dies before the cluster was ready ends the cluster with its reason; one that dies later is
-started again on the same address, after 0.1 s at first and at most 5 s after repeated deaths. Nothing outlives the
+started again on the same address, after 0.1 s at first and at most 5 s after repeated deaths; a worker that was drained
+stays away until the cluster is started anew. Nothing outlives the
 supervisor but what a kill -9 of it leaves, and that the next `octavo up` or `octavo down` ends.
 """
 
@@ -22,7 +23,7 @@ from octavo_cli.gate_process import LOG, WAITING, run_gate_process
 from octavo_cli.plan import STOP_ORDER, ServicePlan
 from octavo_cli.ports import reachable
 from octavo_cli.process import ServiceProcess, open_probe
-from octavo_cli.service_log import Record, reason_of_death
+from octavo_cli.service_log import Record, left_in_order, reason_of_death
 from octavo_cli.state import ClusterState, Process, ServiceState, write_state
 
 POLL_STARTING_S, POLL_SERVING_S = 0.1, 0.5
@@ -131,6 +132,11 @@ class Supervisor:
             if not self.state.ready:
                 self._update(plan, state="dead", why=reason)
                 raise StartFailed.with_code(f"{plan.name} did not start: {reason}", code)
+            if left_in_order(process.records, code):
+                del self._running[plan.name]
+                self._update(plan, state="drained", why="left in order")
+                await self._stopping.wait()
+                return
             deaths = 0 if time.monotonic() - began_s > STABLE_AFTER_S else deaths
             backoff_s = min(FIRST_BACKOFF_S * 2**deaths, LAST_BACKOFF_S)
             deaths += 1

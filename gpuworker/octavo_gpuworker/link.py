@@ -16,7 +16,8 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import scheduler_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
-from octavo_gpuworker.orders import Report
+from octavo_gpuworker.engine import LoadedBlock
+from octavo_gpuworker.orders import LeaveOrder, Order, Report, TransferDone
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
 from octavo_gpuworker.wire import orders_from, report_to
@@ -42,7 +43,8 @@ class StreamOver(Exception):
 class SchedulerLink:
     """Keeps the stream alive for the life of the process. `hello` is asked for anew at every connection.
 
-    `on_state(joined)` is called when orders can arrive, and when they cannot any more.
+    `on_state(joined)` is called when orders can arrive, and when they cannot any more; `on_leave()` when the scheduler
+    orders the worker to leave: `run` returns once the stream has ended.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class SchedulerLink:
         transfers: Transfers,
         log: logging.Logger,
         on_state: Callable[[bool], None] = lambda joined: None,
+        on_leave: Callable[[], None] = lambda: None,
     ) -> None:
         self._address = address
         self._worker_id = worker_id
@@ -64,6 +67,7 @@ class SchedulerLink:
         self._transfers = transfers
         self._log = log
         self._on_state = on_state
+        self._on_leave = on_leave
         self._loop = asyncio.get_running_loop()
         self._outbox: asyncio.Queue[Report] = asyncio.Queue()
         self._leave: asyncio.Future[str] = self._loop.create_future()
@@ -200,9 +204,14 @@ class SchedulerLink:
                 )
             if message.WhichOneof("message") == "orders":
                 try:
-                    self._steps.post(list(orders_from(message.orders)))
+                    orders: list[Order | LoadedBlock | TransferDone] = list(orders_from(message.orders))
                 except ValueError as error:
                     raise StreamOver(f"orders that cannot be read: {error}") from error
+                self._steps.post(orders)
+                if any(isinstance(order, LeaveOrder) for order in orders) and not self._draining:
+                    self._draining = True
+                    self._on_leave()
+                    self._take(Report())  # an idle worker would be silent for up to a second
 
     async def _write(self, call: Call, epoch: int) -> None:
         number = 2

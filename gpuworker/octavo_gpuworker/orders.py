@@ -99,11 +99,21 @@ class OffloadOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load may be fetched from another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOrder:
     xfer_id: int
     keys: list[bytes]
     blocks: list[int]
     limit_us: int
+    sources: tuple[LoadSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,11 @@ class PolicyOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveOrder:
+    """The process ends with the stream; the link sees to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class PassedOver:
     """An order of a kind that this worker has no use for: it changes nothing and counts as applied."""
 
@@ -128,7 +143,16 @@ class PassedOver:
 
 
 Order = (
-    AdmitOrder | GrantOrder | UpdateOrder | StopOrder | OffloadOrder | LoadOrder | LabelOrder | PolicyOrder | PassedOver
+    AdmitOrder
+    | GrantOrder
+    | UpdateOrder
+    | StopOrder
+    | OffloadOrder
+    | LoadOrder
+    | LabelOrder
+    | PolicyOrder
+    | LeaveOrder
+    | PassedOver
 )
 
 
@@ -207,4 +231,6 @@ class Report:
     """Of each of its steps: they are of equal composition."""
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
+    failed_allocations: int = 0
+    """Steps that did not run for lack of memory."""
     orders_applied: int = 0

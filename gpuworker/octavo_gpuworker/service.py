@@ -11,10 +11,11 @@ import time
 import uuid
 from functools import partial
 
+from blake3 import blake3
 from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, weights_hash
 from octavo.manifest import Manifest
 from octavo.packing import pack_keys, pack_u32
-from octavo.rpc.host import Host
+from octavo.rpc.host import EXIT_OK, LEFT, Host
 from octavo.step import StepBudget
 from octavo.v1 import profile_pb2, profile_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
@@ -96,9 +97,13 @@ class Worker:
         self._model_name = manifest.model.name or resolve_model(manifest.model.ref).name
         self._loop = asyncio.get_running_loop()
         self.root_key = backend.fingerprint
+        if manifest.engine.deterministic:  # its blocks come from deterministic workers alone, bit by bit
+            self.root_key = blake3(b"octavo.deterministic\0" + backend.fingerprint).digest()
         self.metrics = WorkerMetrics(
             host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), backend.limits
         )
+        pool_bytes = pool.num_blocks * pool.block_bytes
+        self.metrics.watch_memory(lambda: backend.framework_bytes() - pool_bytes)
         self._record = span_recorder(host.tracer, self.worker_id, pool.block_tokens, self.metrics)
         self.engine = (PipelinedEngine if backend.pipelined else Engine)(
             backend,
@@ -110,7 +115,9 @@ class Worker:
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
-        self.transfers = Transfers(manifest.gpuworker.kvstore, pool, self.root_key, self._post)
+        self.transfers = Transfers(
+            manifest.gpuworker.kvstore, pool, self.root_key, self._post, exact=manifest.engine.deterministic
+        )
         self._store_id = ""
         self._is_joined = self._stuck = False
         self.link = SchedulerLink(
@@ -122,6 +129,7 @@ class Worker:
             self.transfers,
             host.log,
             self._joined,
+            lambda: host.set_state("draining", "the scheduler ordered this worker to leave"),
         )
 
     def warm_up(self) -> None:
@@ -153,6 +161,8 @@ class Worker:
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.backend.vocab_size,
+            role=self._host.manifest.gpuworker.role,
+            labels=self._host.manifest.gpuworker.labels,
         )
 
     async def run(self) -> None:
@@ -162,6 +172,7 @@ class Worker:
         self._host.spawn(self._watch_store(), "kvstore watch")
         self._host.spawn(self._watch_progress(), "progress watch")
         await self.link.run()
+        self._host.exit(EXIT_OK, LEFT)  # a signal that came first has the first word
 
     async def drain(self) -> None:
         """What runs goes on to its end; what the drain's time cuts off is resumed elsewhere by the scheduler."""

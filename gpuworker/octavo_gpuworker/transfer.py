@@ -107,6 +107,16 @@ def limit_us(order: LoadOrder) -> int:
     return order.limit_us or LOAD_LIMIT_US
 
 
+def sources_of(order: LoadOrder, done: int) -> list[pb.BlockSource]:
+    """Where other hosts may have keys[done:] of a load."""
+    found = []
+    for source in order.sources:
+        first, end = max(source.first, done), source.first + source.count
+        if end > first:
+            found.append(pb.BlockSource(store_id=source.store_id, first=first - done, count=end - first))
+    return found
+
+
 class Transfers:
     """Runs on the asyncio loop; hands blocks and ends to the step thread through `post`."""
 
@@ -116,7 +126,13 @@ class Transfers:
         pool: BlockPool,
         layout: bytes,
         post: Callable[[list[Order | LoadedBlock | TransferDone]], None],
+        *,
+        exact: bool = False,
     ) -> None:
+        """`exact`: blocks that went through a lossy codec are misses, and none is made of this pool's."""
+        self._exact = exact
+        shape = pool.block_shape
+        self._shape = pb.PayloadShape(**shape._asdict()) if shape is not None else None
         self._pool = pool
         self._layout = layout
         self._post = post
@@ -201,7 +217,12 @@ class Transfers:
         keys = order.keys[:count]
         client = self._arena.client
         request = pb.PinRequest(
-            keys=pack_keys(keys), layout=self._layout, limit_us=limit_us(order), arena_client=client
+            keys=pack_keys(keys),
+            layout=self._layout,
+            limit_us=limit_us(order),
+            arena_client=client,
+            exact=self._exact,
+            sources=sources_of(order, 0),
         )
         lease = await store.Pin(request)
         progress.looked_up_ns, progress.lease = time.monotonic_ns(), lease.lease
@@ -216,8 +237,14 @@ class Transfers:
 
     async def _stream(self, order: LoadOrder, keys: list[bytes], client: int, progress: Progress) -> None:
         """What is left of a load: slots as they are filled from below, or payload."""
-        wanted = pack_keys(keys[progress.ok :])
-        get = pb.GetRequest(keys=wanted, layout=self._layout, lease=progress.lease, arena_client=client)
+        get = pb.GetRequest(
+            keys=pack_keys(keys[progress.ok :]),
+            layout=self._layout,
+            lease=progress.lease,
+            arena_client=client,
+            exact=self._exact,
+            sources=sources_of(order, progress.ok),
+        )
         call = self._stub().Get(get)
         arrived: asyncio.Queue[Any] = asyncio.Queue(SLOTS_AT_ONCE)
         reading = self._loop.create_task(_pump(call, arrived))  # goes on while what has come is copied
@@ -329,7 +356,7 @@ class Transfers:
         request = pb.ReserveRequest(arena_client=client, keys=keys, layout=self._layout, meta=meta, length=length)
         given = list((await store.Reserve(request)).slots)
         fresh = [(entry, slot) for entry, slot in zip(entries, given, strict=False) if slot.length]
-        commit = pb.CommitRequest(arena_client=client, layout=self._layout)
+        commit = pb.CommitRequest(arena_client=client, layout=self._layout, shape=self._shape, exact=self._exact)
         try:
             if fresh:
                 blocks, slots = [entry.block for entry, _ in fresh], [slot for _, slot in fresh]
@@ -367,4 +394,6 @@ class Transfers:
                 checksum=xxhash.xxh3_64_intdigest(payload),
                 layout=self._layout,
                 meta=entry.meta,
+                shape=self._shape,
+                exact=self._exact,
             )

@@ -12,7 +12,9 @@ from octavo_gpuworker.orders import (
     AdmitOrder,
     GrantOrder,
     LabelOrder,
+    LeaveOrder,
     LoadOrder,
+    LoadSource,
     OffloadOrder,
     Order,
     PassedOver,
@@ -54,13 +56,17 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 )
             case "load":
                 load = order.load
-                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), unpack_u32(load.block_ids), load.limit_us)
+                sources = tuple(LoadSource(item.store_id, item.first, item.count) for item in load.sources)
+                blocks = unpack_u32(load.block_ids)
+                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), blocks, load.limit_us, sources)
             case "label":
                 label = order.label
                 yield LabelOrder(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))
             case "step_policy":
                 policy = order.step_policy
                 yield PolicyOrder(policy.budget_with_decodes, policy.budget_alone, policy.max_seqs)
+            case "leave":
+                yield LeaveOrder()
             case _:
                 yield PassedOver(kind or "")
 
@@ -121,6 +127,7 @@ def report_to(report: Report) -> pb.Report:
         starved=pack_u32(report.starved),
         prefill_tokens=report.prefill_tokens,
         decode_seqs=report.decode_seqs,
+        failed_allocations=report.failed_allocations,
         finishes=[
             pb.SeqFinish(slot=f.slot, seq=f.seq, reason=f.reason, stop_token=f.stop_token, message=f.message)
             for f in report.finishes

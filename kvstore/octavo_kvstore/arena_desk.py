@@ -70,13 +70,15 @@ class ArenaDesk:
         with self._lock:
             self._leases[lease] = (client, [])
 
-    def lend(self, client: int, lease: int, keys: Sequence[bytes], layout: bytes) -> list[SlotRef]:
+    def lend(
+        self, client: int, lease: int, keys: Sequence[bytes], layout: bytes, *, exact: bool = False
+    ) -> list[SlotRef]:
         """Slots of the leading run of keys that lies in the arena, until the lease ends."""
         with self._lock:
             owner, slots = self._leases.get(lease, (0, []))
             if owner != client:
                 return []  # the lease has ended: nobody would give these back
-            refs = self._arena.lend(client, keys, layout)
+            refs = self._arena.lend(client, keys, layout, exact=exact)
             slots.extend(ref.slot for ref in refs)
         return refs
 

@@ -21,12 +21,15 @@ READS_AHEAD = 4
 class ArenaReader:
     """Serves one Get. The lease must hold the keys."""
 
-    def __init__(self, store: Store, desk: ArenaDesk, pool: Executor, client: int, lease: int) -> None:
+    def __init__(
+        self, store: Store, desk: ArenaDesk, pool: Executor, client: int, lease: int, exact: bool = False
+    ) -> None:
         self._store = store
         self._desk = desk
         self._pool = pool
         self._client = client
         self._lease = lease
+        self._exact = exact
 
     async def read(self, keys: Sequence[bytes], layout: bytes, clock_s: Clock) -> AsyncIterator[pb.GetResponse]:
         """One answer per key in order, up to the first miss."""
@@ -49,12 +52,12 @@ class ArenaReader:
             self._store.touch_chain(keys[:done])
 
     def _answer(self, key: bytes, layout: bytes, clock_s: Clock) -> pb.GetResponse | None:
-        refs = self._desk.lend(self._client, self._lease, [key], layout)
+        refs = self._desk.lend(self._client, self._lease, [key], layout, exact=self._exact)
         tier = "dram"
         if not refs and (lifted := self._store.lift(key, layout)) is not None:
             tier = lifted.tier
-            refs = self._desk.lend(self._client, self._lease, [key], layout)
+            refs = self._desk.lend(self._client, self._lease, [key], layout, exact=self._exact)
         if refs:
             return pb.GetResponse(key=key, tier=tier, checksum=refs[0].checksum, slot=ref_to(refs[0]))
-        found = self._store.get(key, layout)
+        found = self._store.get(key, layout, exact=self._exact)
         return None if found is None else get_response(found, clock_s())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from octavo_kvstore.block import Block, check_block, check_key
@@ -24,6 +24,7 @@ from octavo_kvstore.writebehind import WriteBehind
 WRITE_BEHIND_BYTES = 64 * 2**20
 CLOSE_FLUSH_S = 5.0
 QUEUE_TIER = "queue"
+LOSSY_KEYS = 1_000_000
 PREFETCH_SHARE = 4
 """One hint may fill at most this part of DRAM, as 1/PREFETCH_SHARE."""
 
@@ -68,6 +69,8 @@ class Store:
         self._wall_s = wall_s
         self._lock = threading.Lock()
         self._held: dict[bytes, _Said] = {}
+        self._lossy: dict[bytes, None] = {}  # keys that were given away in a lossy form, the oldest first
+        self.more_counters: list[Callable[[], Mapping[str, float]]] = []
         self._watchers: list[Watcher] = []
         self.events = EventLog()
         self.corrupt_puts = self.promotions = self.demotions = self.prefetched = 0
@@ -103,10 +106,12 @@ class Store:
         return self.stored_above(block, evicted)
 
     def stamped(self, block: Block) -> Block:
-        """The block with the time of its first put."""
-        if block.meta.stored_s:
+        """The block with the time of its first put, and marked if its worker once got it here in a lossy form."""
+        meta = block.meta
+        stored_s, lossy = meta.stored_s or int(self._wall_s()), meta.lossy or block.key in self._lossy
+        if (stored_s, lossy) == (meta.stored_s, meta.lossy):
             return block
-        return replace(block, meta=replace(block.meta, stored_s=int(self._wall_s())))
+        return replace(block, meta=replace(meta, stored_s=stored_s, lossy=lossy))
 
     def stored_above(self, block: Block, evicted: Sequence[bytes]) -> Put:
         """Sends a block that DRAM has on its way down, and says what has changed."""
@@ -126,7 +131,17 @@ class Store:
         `exact`: a block that went through a lossy codec is a miss.
         """
         found = self._get(key, layout)
-        return None if found is None or (exact and found.block.meta.lossy) else found
+        if found is not None and found.block.meta.lossy:
+            if exact:
+                return None
+            self._note_lossy(key)
+        return found
+
+    def _note_lossy(self, key: bytes) -> None:
+        """A worker may hand the block down again after it was forgotten here: it must not pass for an exact one then."""
+        self._lossy[key] = None
+        while len(self._lossy) > LOSSY_KEYS:
+            self._lossy.pop(next(iter(self._lossy)), None)
 
     def _get(self, key: bytes, layout: bytes) -> Found | None:
         check_key(key)
@@ -199,7 +214,12 @@ class Store:
         return gone
 
     def delete_namespace(self, namespace: bytes) -> int:
-        """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk."""
+        """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk.
+
+        Where records are encrypted their key is destroyed first, so none of them can be read while the sweep goes on.
+        """
+        for tier in self._tiers:
+            tier.erase(namespace)
         keys = {key for _, queue in self._below for key in queue.of_namespace(namespace)}
         keys.update(key for tier in self._tiers for key in tier.of_namespace(namespace))
         return sum(self.delete(key) for key in keys)
@@ -250,6 +270,8 @@ class Store:
                 block, evicted = self.arena.lift(key, layout, tier)
                 found = Found(block, tier.name) if block is not None else None
         self.promotions += found is not None
+        if found is not None and found.block.meta.lossy:
+            self._note_lossy(key)
         self._note_demoted(evicted)
         self.reconcile([key, *evicted])
         return found
@@ -392,6 +414,7 @@ class Store:
             "write_behind_written": float(sum(queue.written for queue in queues)),
             "write_behind_dropped": float(sum(queue.dropped for queue in queues)),
             "write_behind_refused": float(sum(queue.refused for queue in queues)),
+            **{name: value for more in self.more_counters for name, value in more().items()},
         }
 
     def _slot_counts(self) -> dict[str, int]:

@@ -49,7 +49,7 @@ class Tier(abc.ABC):
 
     name: str
     on_lost: Callable[[list[bytes]], None] = staticmethod(lambda keys: None)
-    """Hears, from any thread, the keys that a failed medium took along; set once by the owner."""
+    """Hears, from any thread, the keys that a failed medium took along or that others put into it; set once by the owner."""
 
     @abc.abstractmethod
     def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
@@ -101,6 +101,10 @@ class Tier(abc.ABC):
     @abc.abstractmethod
     def of_namespace(self, namespace: bytes) -> list[bytes]:
         """Every key of a namespace, unreadable ones too; a snapshot."""
+
+    def erase(self, namespace: bytes) -> bool:
+        """Destroys the key of a namespace's records before it returns; False where nothing is encrypted, or there is none."""
+        return False
 
     @abc.abstractmethod
     def layout_of(self, key: bytes) -> bytes:

@@ -265,6 +265,10 @@ class BlockPool:
         self.cached_blocks -= 1
         return True
 
+    def is_leaving(self, block: int) -> bool:
+        """Only transfers hold it: it is free when they end."""
+        return not self._sequences[block] and self._transfers[block] > 0
+
     def _settle(self, block: int) -> bool:
         if self._is_held(block):
             return False
@@ -310,6 +314,21 @@ class BlockPool:
             if block in self._pins and not self._indexed[block]:
                 wrong.append(f"block {block} is pinned and not indexed")
         return wrong
+
+    def suspects(self, sequence_blocks: Iterable[list[int]], transfer_blocks: Iterable[list[int]]) -> list[int]:
+        """Blocks of which `leaked` finds something wrong. Costs O(blocks): for the words of a failed audit."""
+        sequences, transfers = Counter[int](), Counter[int]()
+        for table in sequence_blocks:
+            sequences.update(table)
+        for table in transfer_blocks:
+            transfers.update(table)
+        gone = set(self._free) | set(self._retired)
+        return [
+            block
+            for block in range(1, self.num_blocks)
+            if (self._sequences[block], self._transfers[block]) != (sequences[block], transfers[block])
+            or (block in gone) + self._cached[block] + self._is_held(block) != 1
+        ]
 
     def leaked(self, sequence_blocks: Iterable[list[int]], transfer_blocks: Iterable[list[int]]) -> int:
         """Blocks whose holders differ from the given tables of all sequences and transfers; must be 0.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Literal
 
 from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
@@ -13,6 +13,8 @@ from octavo_scheduler.limits.accuracy import Correction, Errors
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
+from octavo_scheduler.moves.pause import Pause
+from octavo_scheduler.moves.tools import Tools
 from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
@@ -24,6 +26,26 @@ from octavo_scheduler.slo import SloClass, parse_classes
 
 COUNTERS = (
     "preemptions",
+    "swaps",
+    "swapped_blocks",
+    "exported_blocks",
+    "handoffs_started",
+    "handoffs_done",
+    "handoffs_failed",
+    "handoff_blocks",
+    "handoff_early_blocks",
+    "handoff_bytes",
+    "handoff_preloaded_blocks",
+    "handoff_recomputed_tokens",
+    "handoff_credit_waits",
+    "pauses",
+    "pauses_keep",
+    "pauses_offload",
+    "pauses_drop",
+    "pauses_demoted",
+    "pauses_resumed",
+    "pauses_without_return",
+    "pause_spared_tokens",
     "priority_preemptions",
     "bring_back_predicted_us",
     "offloaded_blocks",
@@ -35,6 +57,7 @@ COUNTERS = (
     "yielded_pin_blocks",
     "recomputed_tokens",
     "prefix_hit_tokens",
+    "prefix_spreads",
     "tier_hit_tokens",
     "prefill_tokens",
     "decode_tokens",
@@ -54,8 +77,10 @@ COUNTERS = (
     "requests_deadline",
     "worker_losses",
     "workers_drained",
+    "handed_over",
     "protocol_errors",
     "cancel_latency_us_last",
+    "admissions",
     "requests_degraded",
     "failed_allocations",
     "promised_blocks",
@@ -66,8 +91,9 @@ PREDICTED = ("ttft", "start", "e2e")
 """What is predicted and held against what happens: at the door, at the admission, at the door for the whole request."""
 
 SWEEP_FIRST = 1024
+MAX_TENANTS_ABOUT = 4096
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover"]
+TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake", "hopeless", "recover", "drain"]
 
 
 class Timers:
@@ -113,7 +139,10 @@ class Cell:
     """Everything the core knows. `now_us` is the time of the event at hand; nothing here looks at a clock."""
 
     __slots__ = (
+        "_orders",
         "admission_due",
+        "arriving",
+        "busy_correction",
         "classes",
         "counters",
         "drain",
@@ -127,6 +156,7 @@ class Cell:
         "next_number",
         "now_us",
         "outlook",
+        "pauses",
         "policy",
         "queue",
         "rates",
@@ -135,7 +165,9 @@ class Cell:
         "start_correction",
         "started_us",
         "tenants",
+        "tenants_about",
         "timers",
+        "tools",
         "touched",
         "wait_correction",
     )
@@ -151,16 +183,21 @@ class Cell:
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()
-        self.wait_correction, self.start_correction = Correction(), Correction()
+        self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self._orders = {name: policy.order_of(name) for name in self.classes}
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.tools = Tools()
+        self.pauses: dict[tuple[str, str], Pause] = {}
+        self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left
         self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
         self.admission_due = False
+        self.arriving: dict[Request, None] = {}  # prefilled elsewhere, to be decoded: they go before the queue
         self.next_number = 0
         self.touched: dict[Worker, None] = {}  # workers that the event at hand changed; only they can have orders
         self.effects = self.fresh_effects()
@@ -183,10 +220,21 @@ class Cell:
         self.next_number += 1
         return self.next_number
 
+    def order_of(self, slo_class: str) -> str:
+        """Policy.order_of, looked up once per class."""
+        return self._orders.get(slo_class, self.policy.order)
+
     def itl_target_us(self, slo_class: str) -> int:
         """Bound of the gaps between the tokens of a class; 0: none."""
         target = self.classes.get(slo_class)
         return int(target.itl_p99_ms * 1000) if target is not None else 0
+
+    def tenant_asked(self, tenant: str) -> None:
+        """Notes that the tenant is about."""
+        self.tenants_about[tenant] = self.now_us
+        self.tenants_about.move_to_end(tenant)
+        if len(self.tenants_about) > MAX_TENANTS_ABOUT:
+            self.tenants_about.popitem(last=False)
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import lifecycle, placement, prefetching, reports, residency
+from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
@@ -18,11 +18,14 @@ from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
     ChoiceStopped,
+    DrainRequested,
     Event,
     GatewayJoined,
     GatewayLost,
+    Paused,
     Reported,
     StoreChanged,
+    StoreCoded,
     StoreInventory,
     StoreJoined,
     StoreLost,
@@ -34,8 +37,10 @@ from octavo_scheduler.events import (
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits import hopeless, memory
 from octavo_scheduler.limits.jam import Jam
+from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
+from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
@@ -50,16 +55,19 @@ class Core:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: lambda event: lifecycle.submit(self.cell, event),
             Cancelled: lambda event: lifecycle.cancel(self.cell, event),
+            Paused: lambda event: lifecycle.pause(self.cell, event),
             ChoiceStopped: lambda event: lifecycle.stop_choice(self.cell, event),
             AttachRequested: lambda event: lifecycle.attach_known(self.cell, event),
             GatewayJoined: lambda event: lifecycle.join_gateway(self.cell, event),
             GatewayLost: lambda event: lifecycle.lose_gateway(self.cell, event),
             WorkerJoined: self._worker_joined,
             WorkerLost: self._worker_lost,
+            DrainRequested: lambda event: draining.begin(self.cell, event),
             Reported: self._reported,
             StoreJoined: self._store_joined,
             StoreChanged: self._store_changed,
             StoreInventory: self._store_inventory,
+            StoreCoded: self._store_coded,
             StoreLost: self._store_lost,
             Tick: lambda event: None,
         }
@@ -163,17 +171,18 @@ class Core:
             self.cell.counters["protocol_errors"] += 1
             self._lose(worker, f"protocol error: {error}")
             return
-        if event.draining and not worker.draining:
-            worker.draining = True
-            self.cell.fleet.changed()
-            self.cell.effects.limits_changed = True
-        if worker.draining and worker.idle():
+        if event.draining:
+            worker.says_leaving = True
+            draining.close(self.cell, worker)
+        if draining.is_over(worker):
             self._lose(worker, "drained")
 
     # -- kvstores --------------------------------------------------------------------------------------------------
 
     def _store_joined(self, event: StoreJoined) -> None:
-        self.cell.fleet.stores[event.store_id] = Directory(event.store_id, event.connection)
+        self.cell.fleet.stores[event.store_id] = Directory(
+            event.store_id, event.connection, reachable=event.reachable, fetches=event.fetches
+        )
         self.cell.effects.ask_inventory.append(event.store_id)
 
     def _directory(self, store_id: str, connection: int) -> Directory | None:
@@ -189,6 +198,15 @@ class Core:
         directory = self._directory(event.store_id, event.connection)
         if directory is not None:
             directory.inventory(event.number, event.keys, event.last)
+
+    def _store_coded(self, event: StoreCoded) -> None:
+        self.cell.ledger.book(
+            "compression",
+            saved_ms=event.saved_us / 1000,
+            cost_ms=event.cost_us / 1000,
+            saved_bytes=event.saved_bytes,
+            entries=event.blocks,
+        )
 
     def _store_lost(self, event: StoreLost) -> None:
         if self._directory(event.store_id, event.connection) is not None:
@@ -224,27 +242,36 @@ class Core:
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
+        for request in list(self.cell.arriving):
+            self._admit_arriving(request)
         jam = Jam(self.cell)
         with self.cell.queue.in_turn(self.cell.now_us) as turn:
             for request in turn:
-                if not jam.holds(request):
+                if request not in self.cell.arriving and not jam.holds(request):
                     self._admit(request, jam)
                 if jam.total:
                     return
+                if jam.holds_tenant(request):
+                    turn.pass_tenant()
 
     def _admit(self, request: Request, jam: Jam) -> None:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if has_its_share(cell, request):
+                jam.hold_tenant(request)
+                break
             plan = placement.best_plan(cell, request)
             if plan is None:
                 if request.live and waiting:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+            if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
                 break
             if not fits(plan, cell.policy, cell.history):
+                if pauses.review(cell, plan.worker, request) or self._make_room(plan):
+                    continue
                 self._displace(request)
                 jam.pool(request)
                 break
@@ -267,6 +294,16 @@ class Core:
         self.cell.counters["yielded_pin_blocks"] += back
         return back > 0
 
+    def _admit_arriving(self, request: Request) -> None:
+        """A request that another worker prefilled: it goes where its blocks are, once they are there."""
+        if handoff.waits(self.cell, request):
+            return
+        plan = placement.best_plan(self.cell, request)
+        if plan is not None and fits(plan, self.cell.policy, self.cell.history):
+            residency.admit(self.cell, plan)
+            del self.cell.arriving[request]
+            self.cell.queue.remove(request)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def _fire_timers(self) -> None:
@@ -274,8 +311,11 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind in ("join", "wake"):
+            elif kind in ("join", "move", "wake"):
                 cell.admission_due = True
+            elif kind == "drain":
+                for worker in draining.hand_over(cell):
+                    self._lose(worker, "the drain's deadline is over")
             elif kind == "recover":
                 memory.recover(cell)
             elif request is None or not request.live:
@@ -317,6 +357,7 @@ class Core:
             else:
                 worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
+        pauses.tick(cell)
 
     def _next_wakeup(self) -> int:
         timer_us = self.cell.timers.next_us()

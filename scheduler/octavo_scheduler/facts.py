@@ -21,8 +21,8 @@ def note_rejected(cell: Cell, event: Submitted, outcome: Outcome) -> None:
 
 def note_wait(cell: Cell, request: Request, outcome: Outcome) -> None:
     """A request that ends while it waits leaves a span of its wait, with how it ended."""
-    if not request.queued or outcome.outcome == "finished":
-        return
+    if not request.queued or outcome.outcome == "finished" or request.handoff is not None:
+        return  # a handoff has a span of its own
     name, start_us = (
         ("queue", request.submitted_us) if request.admitted_us < 0 else ("preempted", request.waiting_since_us)
     )
@@ -58,6 +58,9 @@ def note_end(cell: Cell, request: Request, outcome: Outcome) -> None:
         first_token_us=first_us - request.submitted_us if first_us >= 0 else -1,
         preemptions=request.preemptions,
         attempts=request.attempts,
+        degraded=request.degraded,
+        predicted_first_token_us=round(request.forecast.ttft_us) if request.forecast is not None else 0,
+        predicted_total_us=round(request.forecast.total_us) if request.forecast is not None else 0,
         **tiers,
         **request.cost.figures(),
     )

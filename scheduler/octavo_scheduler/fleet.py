@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from octavo_scheduler.costs import LinkCosts, StepCosts
+from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
 from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix.radix import PrefixIndex
+from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
 from octavo_scheduler.tiers import Directory, Transfer
 
@@ -18,11 +19,18 @@ EVICTIONS = ("admission", "growth", "shrink")
 """What cached blocks make room for: a newcomer's first table, a running sequence that grows, or a pool that shrinks."""
 
 
+REUSE_MEMORY = 0.05
+QUIET_LEAST_US = 1_500_000
+"""An idle worker reports once a second."""
+
+
 class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
     __slots__ = (
         "_budget",
+        "_quiet_us",
+        "_stuck_us",
         "backed_blocks",
         "batch_due_us",
         "batch_since_us",
@@ -31,29 +39,39 @@ class Worker:
         "closed_until_us",
         "computing",
         "costs",
+        "drain_until_us",
         "draining",
         "epoch",
         "evicted",
         "evictions",
         "free_slots",
+        "handed_over",
         "hello",
         "hungry",
         "index",
         "joined_us",
+        "kept",
         "labels",
         "last_progress_us",
         "last_report_us",
+        "leave_ordered",
         "link",
         "max_seqs",
+        "of_tenant",
         "offload_candidates",
         "offloads_in_flight",
         "ordered",
         "orders",
         "pace",
+        "peer_link",
         "pool",
         "preempting",
         "prefilling",
+        "promised",
         "recovers_us",
+        "reuse",
+        "role",
+        "says_leaving",
         "sequences",
         "slots",
         "starved",
@@ -69,6 +87,7 @@ class Worker:
         self.epoch = hello.epoch
         self.worker_id = hello.worker_id
         self.store_id = hello.store_id
+        self.role = hello.role
         self.labels = frozenset(hello.labels)
         self.closed_until_us = 0  # after a failed allocation nothing is admitted until then
         self.recovers_us = 0
@@ -78,12 +97,16 @@ class Worker:
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
         self.offload_candidates: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # block -> key, parent's key
         self.costs = StepCosts(hello.calibration)
+        self._quiet_us = max(policy.worker_silence_us // 2, QUIET_LEAST_US)
+        self._stuck_us = max(policy.progress_timeout_us // 2, QUIET_LEAST_US)
+        self.reuse = 0.0  # share of an admission's tokens that the cache had, a running mean
         self._budget = policy.max_num_batched_tokens
         self.index = PrefixIndex(hello.num_blocks, self._forgotten, self.block_cost_us, hello.block_bytes)
         self.pool = self.index.pool
         self.slots: list[Sequence | None] = [None] * self.max_seqs
         self.free_slots = list(range(self.max_seqs - 1, -1, -1))
         self.sequences: dict[int, Sequence] = {}
+        self.of_tenant: Counter[str] = Counter()  # sequences
         self.transfers: dict[int, Transfer] = {}
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
@@ -93,12 +116,18 @@ class Worker:
         self.evicted = 0  # cached blocks taken for others, since the last report
         self.evictions = dict.fromkeys(EVICTIONS, 0)  # the same by what they made room for, since the worker joined
         self.draining = False
+        self.drain_until_us = -1  # draining.py's deadline; -1: none
+        self.leave_ordered = self.says_leaving = False
+        self.handed_over = 0
         self.preempting: set[int] = set()
+        self.promised: dict[Request, int] = {}  # blocks for what other workers prefill for this one
         self.offloads_in_flight = 0
+        self.kept: dict[object, list[int]] = {}  # blocks of clients that paused, by their pause
         self.pace = Pace(policy.max_num_batched_tokens)
         self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
+        self.peer_link = LinkCosts(PEER_BYTES_PER_US, PEER_FIXED_US)
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
@@ -139,6 +168,16 @@ class Worker:
         """Blocks that have left the index, by reason."""
         return self.evictions | {"cut": self.index.cut_blocks}
 
+    def note_reuse(self, share: float) -> None:
+        """An admission found this share of its tokens in the cache."""
+        self.reuse += REUSE_MEMORY * (share - self.reuse)
+
+    def is_healthy(self, now_us: int) -> bool:
+        """It reports, and what runs there advances: else nothing new is sent, whatever it has cached."""
+        if now_us - self.last_report_us > self._quiet_us:
+            return False
+        return not self.sequences or now_us - self.last_progress_us <= self._stuck_us
+
     def take_evicted(self) -> int:
         """Cached blocks that made room for others since the last call."""
         evicted, self.evicted = self.evicted, 0
@@ -164,8 +203,16 @@ class Worker:
         return total
 
     def pending_release(self) -> int:
-        """Blocks that come back when what is stopping has been released."""
-        return sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
+        released = sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        leaving = {
+            block
+            for transfer in self.transfers.values()
+            if transfer.kind == "offload"
+            for block in transfer.blocks
+            if self.pool.is_leaving(block)
+        }
+        return released + len(leaving)
 
     def exclusive_blocks(self, sequence: Sequence) -> int:
         """Blocks that only this sequence holds."""
@@ -190,7 +237,7 @@ class Worker:
         wrong: list[str] = []
         leaked = self.leaked_blocks()
         if leaked:
-            wrong.append(f"{leaked} blocks are held by nobody that is known")
+            wrong.append(f"{leaked} blocks are held by nobody that is known: {self._suspects()}")
         in_slots = {sequence.seq for sequence in self.slots if sequence is not None}
         if in_slots != set(self.sequences):
             wrong.append("slots and sequences differ")
@@ -201,10 +248,22 @@ class Worker:
                 wrong.append(f"computed_len beyond length or blocks: {sequence!r}")
         return wrong
 
+    def owners(self, block: int) -> list[str]:
+        """Who holds a lease on `block`, in words: sequences, transfers, pins, the index. Costs O(blocks held)."""
+        named = [f"seq {item.seq}" for item in self.sequences.values() if block in item.blocks]
+        named += [f"{item.kind} {item.xfer_id}" for item in self.transfers.values() if block in item.blocks]
+        named += ["pin"] * self.pool.is_pinned(block)
+        return named + ["index"] * (self.index.key_of(block) is not None)
+
+    def _suspects(self) -> str:
+        tables = [item.blocks for item in self.sequences.values()]
+        blocks = self.pool.suspects(tables, [item.blocks for item in self.transfers.values()])[:4]
+        return "; ".join(f"block {block} of {', '.join(self.owners(block)) or 'nobody'}" for block in blocks)
+
     def leaked_blocks(self) -> int:
         """Blocks whose counts differ from all tables and transfers."""
         return self.pool.leaked(
-            (sequence.blocks for sequence in self.sequences.values()),
+            (*(sequence.blocks for sequence in self.sequences.values()), *self.kept.values()),
             (transfer.blocks for transfer in self.transfers.values()),
         )
 
@@ -212,7 +271,7 @@ class Worker:
 class Gateway:
     """One gateway connection."""
 
-    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id")
+    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id", "pause_results")
 
     def __init__(self, connection: int, gateway_id: str) -> None:
         self.connection = connection
@@ -220,6 +279,7 @@ class Gateway:
         self.deliveries: dict[str, Delivery] = {}
         self.dirty: dict[Delivery, None] = {}
         self.cancel_results: list[tuple[str, CancelAnswer]] = []
+        self.pause_results: list[tuple[str, str]] = []  # request id, what is done
 
 
 class CancelAnswer:
@@ -268,6 +328,16 @@ class Fleet:
         """The directory of the worker's own kvstore, when that is connected."""
         return self.stores.get(worker.store_id) if worker.store_id else None
 
+    def reach_of(self, worker: Worker, now_us: int) -> Reach | None:
+        """What the worker can load from; None: nothing, its own kvstore is not connected or does not answer."""
+        own = self.directory_of(worker)
+        if own is None or not own.answers(now_us):
+            return None
+        if not own.fetches or len(self.stores) == 1:
+            return Reach(own)
+        others = (store for store in self.stores.values() if store is not own)
+        return Reach(own, [store for store in others if store.reachable and store.synced and store.answers(now_us)])
+
     def touch(self, request: Request, woken: set[int]) -> None:
         """Marks every delivery of `request` dirty, and adds the gateway connections to wake to `woken`."""
         for delivery in request.deliveries:
@@ -276,6 +346,10 @@ class Fleet:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
 
+    def by_name(self, worker_id: str) -> Worker | None:
+        """The worker of that name, if it is connected."""
+        return next((worker for worker in self.workers.values() if worker.worker_id == worker_id), None)
+
     def accepting(self, pool: str = "") -> list[Worker]:
         """Workers that may be given new sequences; with a pool's name only those with that label."""
         return [
@@ -283,8 +357,10 @@ class Fleet:
         ]
 
     def open_to(self, pool: str, now_us: int) -> list[Worker]:
-        """Those of `accepting` whose admission no failed allocation has closed."""
-        return [worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us]
+        """Those of `accepting` that are healthy, and whose admission no failed allocation has closed."""
+        return [
+            worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us and worker.is_healthy(now_us)
+        ]
 
     def shapes(self) -> list[Shape]:
         """The different shapes among the workers that accept; few, however many workers there are."""

@@ -30,6 +30,7 @@ class Admit:
     traceparent: str
     wait_xfer: int = 0
     wait_base: int = 0
+    stop_after: int = 0  # output tokens in this residency; 0: none
     siblings: list[SiblingAdmit] = field(default_factory=list)
 
 
@@ -54,11 +55,21 @@ class Offload:
 
 
 @dataclass(slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load are believed to be held by another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
+
+
+@dataclass(slots=True)
 class Load:
     xfer_id: int
     keys: list[bytes]
     block_ids: list[int]
     limit_us: int
+    sources: list[LoadSource] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -83,14 +94,19 @@ class StepPolicy:
     max_seqs: int
 
 
-Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy
+@dataclass(slots=True)
+class Leave:
+    """Say in every report that you drain, and end with this stream."""
+
+
+Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy | Leave
 
 
 @dataclass(slots=True)
 class Fact:
     """Something that became true and may be a span: name, parent, [start_us, end_us] on the shell's clock, attributes."""
 
-    name: str  # queue, rejected, kv.load, attempt, preempted, cancel, request_end
+    name: str  # queue, rejected, kv.load, attempt, preempted, handoff, pause, cancel, request_end
     traceparent: str
     start_us: int
     end_us: int

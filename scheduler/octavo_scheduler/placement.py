@@ -1,39 +1,38 @@
-"""Which of several workers: the one that is predicted to give the first token soonest without slowing the others most.
+"""Where a waiting request starts: the worker of the best score (routing.py) that has room for it.
 
-Times in microseconds; smaller is better. Cached prefix tokens and load meet in one unit because both are time: what is
-cached need not be prefilled, what is queued must be prefilled first.
+Only healthy workers are looked at, whatever they have cached. A request whose prefix lies on a worker without room waits
+for it when that is predicted to be sooner than computing it elsewhere, and no longer than that would take; then it starts
+elsewhere, and both hold the prefix: so a hot prefix spreads just when one worker is not enough.
 """
 
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 from octavo_scheduler import lifecycle
-from octavo_scheduler.admission import Plan, fits, load_run, make_plan, next_group, usable_keys
+from octavo_scheduler.admission import Plan, blocks_for, fits, load_run, make_plan, next_group, usable_keys
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves.offer import offer, pays, possible, split_roles, waits_for_credit
 from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.request import Choice, Outcome, Request
-from octavo_scheduler.tiers import Directory
+from octavo_scheduler.routing import pressure_us, room_in_us, score_us
 
 
-def score_us(
-    uncached_tokens: int, backlog_tokens: int, running: int, load_us: float, costs: StepCosts, budget: int
-) -> float:
-    """Predicted time to first token: tier load + own prefill + prefill ahead of it, each chunk beside the decodes.
+class Rating(NamedTuple):
+    """What a request costs on a worker (routing.py), where that stands in the list, and the blocks it has there."""
 
-    `load_us` is the predicted time of the tier load; `running` counts sequences.
-    """
-    tokens = uncached_tokens + backlog_tokens
-    chunks = -(-tokens // max(1, budget))
-    return load_us + chunks * (costs.fixed_us + running * costs.decode_seq_us) + tokens * costs.prefill_token_us
+    cost_us: float
+    at: int
+    cached: int
 
 
 def best_plan(cell: Cell, request: Request) -> Plan | None:
     """The cheapest plan over all workers with room, or the cheapest of all when none has; refuses what never fits.
 
-    None: it was refused, or every worker's slots are taken.
+    One that does not fit is also the answer when it is worth waiting for (`plan.waits`). None: it was refused, or every
+    worker's slots are taken.
     """
     group = next_group(request.waiting_choices())
     never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
@@ -44,18 +43,53 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if not any(worker.free_slots for worker in accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
+    serving, sources = split_roles(accepting)
+    plan = _best_on(cell, request, serving, group, keys)
+    if not sources or request in cell.arriving or not possible(cell, group, keys):
+        return plan
+    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
+    if handed is None:
+        return None if waits_for_credit(cell, plan, sources, serving) else plan
+    return handed if pays(cell, plan, handed) else plan
+
+
+def _best_on(
+    cell: Cell, request: Request, accepting: list[Worker], group: list[Choice], keys: list[bytes]
+) -> Plan | None:
+    """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
+    if not any(worker.free_slots for worker in accepting):
+        return None
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)
     rated = _rated(cell, accepting, keys, group[0].length)
-    best: Plan | None = None
+    most = max(rating.cached for rating in rated)
+    first: Plan | None = None
+    first_us = 0.0
     # a worker is costly to plan for and cheap to rate, and the cheapest one mostly has room
     heapq.heapify(rated)
     while rated:
-        plan = _plan(cell, accepting[heapq.heappop(rated)[1]], group, keys)
+        rating = heapq.heappop(rated)
+        plan = _plan(cell, accepting[rating.at], group, keys)
         if fits(plan, cell.policy, cell.history):
+            if first is not None and _waits_for_room(cell, request, first, rating.cost_us - first_us):
+                first.waits = True
+                return first
+            plan.spreads = rating.cached < most
             return plan
-        best = best or plan
-    return best
+        if first is None:
+            first, first_us = plan, rating.cost_us
+    return first
+
+
+def _waits_for_room(cell: Cell, request: Request, plan: Plan, saved_us: float) -> bool:
+    """Whether a better worker's room is worth waiting for: `saved_us` is what that worker would take less."""
+    if not plan.matched or room_in_us(plan.worker, cell.history) >= saved_us:
+        return False
+    if request.room_until_us < 0:
+        # as with buying what one may rent: waiting as long as it saves costs at most twice the best choice
+        request.room_until_us = cell.now_us + max(1, int(saved_us))
+        cell.timers.at(request.room_until_us, "join", request)
+    return cell.now_us < request.room_until_us
 
 
 def plans(cell: Cell, request: Request) -> list[Plan]:
@@ -67,44 +101,42 @@ def plans(cell: Cell, request: Request) -> list[Plan]:
 
 
 def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
-    return make_plan(worker, group, keys, cell.policy, cell.history, _answering(cell, worker))
+    return make_plan(worker, group, keys, cell.policy, cell.history, cell.fleet.reach_of(worker, cell.now_us))
 
 
-def _answering(cell: Cell, worker: Worker) -> Directory | None:
-    directory = cell.fleet.directory_of(worker)
-    return directory if directory is not None and directory.answers(cell.now_us) else None
-
-
-def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) -> list[tuple[float, int]]:
-    """(cost in microseconds, place in `workers`) of each. Most hold nothing of the prompt: those are quick to rate."""
+def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) -> list[Rating]:
+    """One rating per worker. Most hold nothing of the prompt: those are quick to rate."""
     first = keys[0] if keys else b""
     budget = cell.policy.max_num_batched_tokens
-    rated: list[tuple[float, int]] = []
+    blocks = blocks_for(length + 1, workers[0].block_tokens)
+    rated: list[Rating] = []
     for at, worker in enumerate(workers):
         if first in worker.index.block_of or first in worker.computing or worker.store_id:
-            cost_us = _cost_us(cell, worker, keys, length)
+            rated.append(_rate(cell, worker, at, keys, length))
         else:
             backlog = worker.backlog_tokens() if worker.prefilling else 0
             cost_us = score_us(length, backlog, len(worker.sequences), 0.0, worker.costs, budget)
-        rated.append((cost_us, at))
+            rated.append(Rating(cost_us + pressure_us(worker, blocks), at, 0))
     return rated
 
 
-def _cost_us(cell: Cell, worker: Worker, keys: list[bytes], length: int) -> float:
-    """What the first token is predicted to take there (score_us)."""
+def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -> Rating:
     policy = cell.policy
     cached = worker.index.match_len(keys, len(keys))
+    new_blocks = blocks_for(length + 1, worker.block_tokens) - cached
     load_us = 0.0
-    directory = _answering(cell, worker) if worker.store_id else None
-    if directory is not None and (loads := load_run(worker, keys, cached, policy, directory)):
-        load_us = worker.link.predict_us(loads * worker.block_bytes)
+    if worker.store_id:
+        loads, load_us = load_run(worker, keys, cached, policy, cell.fleet.reach_of(worker, cell.now_us))
         cached += loads
     if worker.computing:
-        cached += _join_run(worker, keys, cached)
+        joins = _join_run(worker, keys, cached)
+        cached += joins
+        new_blocks -= joins
     uncached = length - cached * worker.block_tokens
     backlog = worker.backlog_tokens() if worker.prefilling else 0
     running = len(worker.sequences)
-    return score_us(uncached, backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
+    cost_us = score_us(uncached, backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
+    return Rating(cost_us + pressure_us(worker, new_blocks), at, cached)
 
 
 def _join_run(worker: Worker, keys: list[bytes], start: int) -> int:

@@ -24,7 +24,8 @@ def hint(cell: Cell, request: Request) -> None:
             continue
         keys = usable_keys(waiting[0], worker.block_tokens, cell.policy)
         matched = worker.index.match_len(keys, len(keys))
-        run = min(load_run(worker, keys, matched, cell.policy, directory), MAX_HINT_KEYS)
+        loads, _ = load_run(worker, keys, matched, cell.policy, cell.fleet.reach_of(worker, cell.now_us))
+        run = directory.run(keys, matched, min(len(keys), matched + loads, matched + MAX_HINT_KEYS))
         if run:
             told.add(directory.store_id)
             cell.effects.prefetch.append((directory.store_id, keys[matched : matched + run]))

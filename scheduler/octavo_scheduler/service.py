@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import grpc
 import grpc.aio
+from octavo.errors import InvalidRequest
 from octavo.packing import pack_keys
 from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc as pb_grpc
 from octavo.v1 import worker_pb2 as wpb
 
-from octavo_scheduler import events, live_wire, wire
+from octavo_scheduler import drain_wire, events, live_wire, wire
 from octavo_scheduler.connections import (
     Connection,
     GatewayConnection,
@@ -60,6 +61,15 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
 
     async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
         return live_wire.timeline(self._driver, request.request_id, request.tenant)
+
+    async def DrainWorker(
+        self, request: pb.DrainWorkerRequest, context: Context
+    ) -> AsyncIterator[pb.DrainWorkerResponse]:
+        try:
+            async for progress in drain_wire.drain(self._driver, request):
+                yield progress
+        except InvalidRequest as error:
+            await context.abort(error.status, error.message)
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -206,17 +216,27 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         if (other := driver.stores.get(hello.store_id)) is not None:
             other.close("the kvstore dialled in again")
         driver.stores[hello.store_id] = connection
+        connection.peer_address = wire.peer_address(hello.peer_address, context.peer())
         self._log.info("kvstore %s dialled in", hello.store_id)
 
         def leave() -> None:
             if driver.stores.get(hello.store_id) is connection:
                 del driver.stores[hello.store_id]
+                self._peers_changed()
             driver.feed(events.StoreLost(driver.clock_us(), hello.store_id, connection.number))
 
-        driver.feed(events.StoreJoined(driver.clock_us(), hello.store_id, connection.number))
+        reachable = bool(connection.peer_address)
+        driver.feed(events.StoreJoined(driver.clock_us(), hello.store_id, connection.number, reachable, hello.fetches))
+        self._peers_changed()
         welcome = pb.AttachStoreResponse(welcome=pb.StoreWelcome(scheduler_boot_id=driver.boot_id))
         reader, writer = self._read_store(context, connection), self._write_store(context, connection)
         await self._serve(context, connection, welcome, reader, writer, leave)
+
+    def _peers_changed(self) -> None:
+        """A kvstore came or went: every other one is told whom it can fetch from."""
+        for connection in self._driver.stores.values():
+            connection.peers_due = True
+            connection.wake.set()
 
     async def _read_store(self, context: Context, connection: StoreConnection) -> None:
         driver = self._driver
@@ -239,6 +259,15 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             while connection.prefetch:
                 hint = pb.PrefetchHint(keys=pack_keys(connection.prefetch.popleft()))
                 await self._write(context, pb.AttachStoreResponse(prefetch=hint), guard)
+            if connection.peers_due:
+                connection.peers_due = False
+                await self._write(context, pb.AttachStoreResponse(peers=self._peers_of(connection)), guard)
+
+    def _peers_of(self, connection: StoreConnection) -> pb.StorePeers:
+        others = (other for other in self._driver.stores.values() if other is not connection and other.peer_address)
+        return pb.StorePeers(
+            peers=[pb.StorePeer(store_id=other.store_id, address=other.peer_address) for other in others]
+        )
 
     # -- streams ---------------------------------------------------------------------------------------------------
 

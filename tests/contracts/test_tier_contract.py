@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,15 +12,21 @@ from pathlib import Path
 import pytest
 from octavo_kvstore.arena_file import ArenaFolder
 from octavo_kvstore.block import Block, BlockMeta
+from octavo_kvstore.codecs.choice import Chooser
+from octavo_kvstore.codecs.shapes import ShapeTable
+from octavo_kvstore.encryption import FileKeyring, Vault
 from octavo_kvstore.limits import TierLimits
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
+from octavo_kvstore.testing_valkey import ValkeyServer, find_program
 from octavo_kvstore.tier import Put, Tier, TierStats
 from octavo_kvstore.tiers.arena import ArenaTier
+from octavo_kvstore.tiers.coded import CodedTier
 from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.tiers.lmdb_values import LmdbTier
 from octavo_kvstore.tiers.slab import SlabTier
+from octavo_kvstore.tiers.valkey import PREFIX, ValkeyTier, connect
 
 CAPACITY = 4 * 2**20
 TENANT, OTHER, AGED = b"t" * 16, b"o" * 16, b"a" * 16
@@ -115,10 +122,17 @@ def damage_slab(tier: SlabTier, key: bytes) -> None:
         file.write(last.translate(FLIP))
 
 
+def damage_valkey(server: ValkeyServer, key: bytes) -> None:
+    client = connect(server.url, 5.0)
+    record = client.get(PREFIX + key)
+    assert isinstance(record, bytes)
+    client.set(PREFIX + key, record[:-1] + bytes([record[-1] ^ 1]))
+
+
 class Case:
     """A tier under test, what it pins, how its medium is damaged, and the time it goes by."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, server: ValkeyServer | None = None) -> None:
         self.pinned: set[bytes] = set()
         self.kind = kind
         self.now_s = 1000.0
@@ -129,14 +143,22 @@ class Case:
         lmdb_tier = LmdbTier(folder / "lmdb", CAPACITY, **given) if "lmdb" in kind else None
         slab = SlabTier(folder / "slab", CAPACITY, **given) if "slab" in kind else None
         lower = lmdb_tier or slab
-        if lower is None:
-            self.tier: Tier = heap
+        shared = ValkeyTier(connect(server.url, 5.0), CAPACITY, refresh_s=3600.0, **given) if server else None
+        if shared is not None:
+            self.tier: Tier = shared
+        elif lower is None:
+            self.tier = heap
+        elif kind.startswith("coded"):
+            vault = Vault(b"secret", FileKeyring(folder / "keyring.json"))
+            self.tier = CodedTier(lower, Chooser("zstd"), ShapeTable(), vault)
         elif kind.startswith("store"):
             self.tier = StoreAsTier(Store(heap, lower, PinTable(), wall_s=lambda: self.now_s), heap, lower)
         else:
             self.tier = lower
 
         def damage(key: bytes) -> None:
+            if server is not None:
+                return damage_valkey(server, key)
             if isinstance(heap, ArenaTier):
                 damage_arena(heap, key)
             elif lower is None or kind.startswith("store"):
@@ -152,9 +174,28 @@ class Case:
         return key in self.pinned
 
 
-@pytest.fixture(params=["heap", "arena", "lmdb", "slab", "store-lmdb", "store-slab", "store-arena-slab"])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
-    made = Case(request.param, tmp_path)
+KINDS = ("heap", "arena", "lmdb", "slab", "store-lmdb", "store-slab", "store-arena-slab", "coded-slab", "valkey")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyServer | None]:
+    """None where none is installed, which CI does not accept."""
+    if not find_program() and not os.environ.get("CI"):
+        yield None
+        return
+    running = ValkeyServer(tmp_path_factory.mktemp("valkey"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture(params=KINDS)
+def case(request: pytest.FixtureRequest, tmp_path: Path, server: ValkeyServer | None) -> Iterator[Case]:
+    shared = server if request.param == "valkey" else None
+    if request.param == "valkey":
+        if server is None:
+            pytest.skip("needs valkey-server or redis-server")
+        connect(server.url, 5.0).flushall()
+    made = Case(request.param, tmp_path, shared)
     yield made
     made.tier.close()
 

@@ -14,7 +14,19 @@ from random import Random
 from octavo.packing import pack_u32, unpack_u32
 from octavo.step import Chunk, SeqView, StepBudget, compose
 from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
-from octavo_scheduler.orders import Admit, Grant, Label, Load, Offload, Order, StepPolicy, Stop, Update
+from octavo_scheduler.orders import (
+    Admit,
+    Grant,
+    Label,
+    Leave,
+    Load,
+    LoadSource,
+    Offload,
+    Order,
+    StepPolicy,
+    Stop,
+    Update,
+)
 
 POISON = -1
 VOCAB = 64
@@ -64,6 +76,7 @@ class ChaosSequence:
     ending: bool = False
     release_in: int = 0
     first_token_sent: bool = False
+    ends_at: int = 0  # stop_after: this many tokens in all; 0: none
     chain: list[int] = field(default_factory=list)
 
 
@@ -75,6 +88,8 @@ class ChaosTransfer:
     keys: list[bytes]
     left: int
     ok_blocks: int
+    sources: list[LoadSource] = field(default_factory=list)
+    remote: bool = False
 
 
 class ChaosStore:
@@ -87,6 +102,20 @@ class ChaosStore:
         self.next_number = 1
         self.events: list[tuple[int, bytes, bool]] = []
         self.alive = True
+        self.peers: dict[str, ChaosStore] = {}
+        self.fetched = 0
+
+    def fetch(self, key: bytes, sources: list[LoadSource], index: int) -> list[int] | None:
+        """From the first peer that is named for the index, lives and holds the key."""
+        for source in sources:
+            peer = self.peers.get(source.store_id)
+            if source.first <= index < source.first + source.count and peer is not None and peer.alive:
+                content = peer.held.get(key)
+                if content is not None:
+                    self.fetched += 1
+                    self.put(key, content)
+                    return content
+        return None
 
     def put(self, key: bytes, content: list[int]) -> None:
         known = self.held.get(key)
@@ -119,7 +148,9 @@ class ChaosWorker:
         max_merge: int = 1,
         calm: bool = False,
         max_model_len: int = 4096,
+        role: str = "both",
     ) -> None:
+        self.role = role
         self.rng, self.worker_id, self.store = rng, worker_id, store
         self.num_blocks, self.block_tokens, self.max_seqs = num_blocks, block_tokens, max_seqs
         self.max_merge, self.calm, self.max_model_len = max_merge, calm, max_model_len
@@ -131,6 +162,7 @@ class ChaosWorker:
         self.max_batch = 0
         self.draining = False
         self.freeze_transfers = False
+        self.calm_steps = 1  # iterations that a transfer takes when the worker is calm
         self.boot_id = f"boot-{rng.random()}"
         self._reset()
 
@@ -196,6 +228,7 @@ class ChaosWorker:
             resident=resident,
             resident_parents=parents,
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
+            role=self.role,
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -221,6 +254,8 @@ class ChaosWorker:
                 self._start_transfer(order)
             elif isinstance(order, StepPolicy):
                 self.budget = StepBudget(order.budget_with_decodes, order.budget_alone, order.max_seqs)
+            elif isinstance(order, Leave):
+                self.drain()
             elif isinstance(order, Label):
                 self._label(order)
             else:
@@ -256,6 +291,7 @@ class ChaosWorker:
                 stop_ids,
                 order.max_len,
             )
+            made.ends_at = len(tokens) + order.stop_after if order.stop_after else 0
             extend_chain(made.chain, made.tokens)
             self.sequences[seq] = self.slots[slot] = made
             return made
@@ -299,8 +335,10 @@ class ChaosWorker:
         ok = len(order.keys)
         if not self.calm and self.rng.random() < 0.3:
             ok = self.rng.randint(0, ok)
-        left = 1 if self.calm else self.rng.randint(1, 5)
+        left = self.calm_steps if self.calm else self.rng.randint(1, 5)
         transfer = ChaosTransfer(order.xfer_id, kind, list(order.block_ids), list(order.keys), left, ok)
+        if isinstance(order, Load):
+            transfer.sources = order.sources
         if kind == "load":
             self._poison(transfer.blocks)
         self.transfers[transfer.xfer_id] = transfer
@@ -324,6 +362,9 @@ class ChaosWorker:
             else:
                 held = store.held.get(key)
                 if held is None:
+                    held = store.fetch(key, transfer.sources, done)
+                    transfer.remote = held is not None
+                if held is None:
                     break
                 self.content[block] = list(held)
             done += 1
@@ -336,7 +377,9 @@ class ChaosWorker:
                 continue
             ok = self._copy(transfer)
             del self.transfers[transfer.xfer_id]
-            self.report.transfers_done.append(TransferDone(transfer.xfer_id, ok, ok * 1000, 100, 500))
+            self.report.transfers_done.append(
+                TransferDone(transfer.xfer_id, ok, ok * 1000, 100, 500, "remote" if transfer.remote else "")
+            )
             self.must_send = True
             for sequence in self.sequences.values():
                 if sequence.wait_xfer == transfer.xfer_id:
@@ -426,7 +469,9 @@ class ChaosWorker:
             sequence.first_token_sent = True
             self.report.first_tokens.append(FirstToken(sequence.seq, 10, 20, 1))
             self.must_send = True
-        reason = "stop" if token in sequence.stop_ids else "length" if len(sequence.tokens) >= sequence.max_len else ""
+        length = len(sequence.tokens)
+        ended = length >= sequence.max_len or length == sequence.ends_at
+        reason = "stop" if token in sequence.stop_ids else "length" if ended else ""
         if reason and not sequence.ending:
             stop_token = token if reason == "stop" else 0
             self.report.finishes.append(Finish(sequence.slot, sequence.seq, reason, stop_token))

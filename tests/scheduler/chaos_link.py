@@ -68,6 +68,8 @@ def read_order(order: wpb.Order) -> orders.Order:
     if kind == "step_policy":
         item = order.step_policy
         return orders.StepPolicy(item.budget_with_decodes, item.budget_alone, item.max_seqs)
+    if kind == "leave":
+        return orders.Leave()
     assert kind == "update", kind
     return orders.Update(order.update.seq, order.update.rank, order.update.paused, order.update.draft_len)
 
@@ -123,11 +125,12 @@ class LiveWorker:
         self.connections = 0
         self.skip_number = False
         self.freeze = False
+        self.stay_away = False  # its process ends with its stream
         self.call: Any = None
         self.details: list[str] = []
 
     async def run(self) -> None:
-        while True:
+        while not (self.stay_away and self.worker.draining):
             async with open_channel(self.address) as channel:
                 stub = pb_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
                 # a call that was cancelled here raises CancelledError at its reader: a task of its own keeps that apart

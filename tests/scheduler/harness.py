@@ -13,9 +13,11 @@ from octavo_scheduler.events import (
     Cancelled,
     ChoiceStart,
     ChoiceStopped,
+    DrainRequested,
     Event,
     GatewayJoined,
     GatewayLost,
+    Paused,
     StoreChanged,
     StoreInventory,
     StoreJoined,
@@ -58,6 +60,7 @@ class Client:
     accepted: int = 0
     cancels: int = 0
     cancel_answers: list[tuple[bool, str, int]] = field(default_factory=list)
+    pause_answers: list[str] = field(default_factory=list)
     gone: bool = False  # its gateway died and nobody resubmitted
     times: object = None
 
@@ -168,6 +171,9 @@ class Simulation:
         if tell and epoch:
             self.feed(WorkerLost(self.now_us, epoch, "cut"))
 
+    def drain(self, link: Link, deadline_us: int) -> None:
+        self.feed(DrainRequested(self.now_us, link.worker.worker_id, deadline_us))
+
     # -- kvstores --------------------------------------------------------------------------------------------------
 
     def add_store(self, store: ChaosStore) -> None:
@@ -175,7 +181,7 @@ class Simulation:
         self.stores[store.store_id] = (store, connection)
         store.alive = True
         store.events.clear()
-        self.feed(StoreJoined(self.now_us, store.store_id, connection))
+        self.feed(StoreJoined(self.now_us, store.store_id, connection, bool(store.peers), bool(store.peers)))
 
     def kill_store(self, store_id: str) -> None:
         store, connection = self.stores.pop(store_id)
@@ -225,12 +231,20 @@ class Simulation:
         seeds = list(options.pop("seeds", [self._next_id * 1000 + i for i in range(int(options.pop("n", 1)))]))  # type: ignore[call-overload]
         stop_ids = list(options.pop("stop_ids", []))  # type: ignore[call-overload]
         cache_off = bool(options.pop("cache_off", False))
+        tool, expected_us = options.pop("pause", ("", 0))  # type: ignore[misc]
+        resumes = str(options.pop("resumes", ""))
         client = Client(request_id, gateway, prompt, max_tokens, seeds, stop_ids, **options)  # type: ignore[arg-type]
         self.clients.append(client)
         self.gateways[gateway][request_id] = client
-        self.feed(self._submitted(client, cache_off))
+        event = self._submitted(client, cache_off)
+        event.pause_tool, event.pause_expected_us, event.resumes = tool, expected_us, resumes
+        self.feed(event)
         self.deliver(gateway)
         return client
+
+    def pause(self, client: Client, tool: str = "t", expected_us: int = 0) -> None:
+        """The client says, after the fact, that it pauses."""
+        self.feed(Paused(self.now_us, client.gateway, client.request_id, tool, expected_us))
 
     def resubmit(self, client: Client, gateway: int) -> None:
         client.attempt += 1
@@ -285,6 +299,9 @@ class Simulation:
         while updates := self.core.collect(gateway):
             for update in updates:
                 client = clients[update.request_id]
+                if update.pause is not None:
+                    client.pause_answers.append(update.pause)
+                    continue
                 if update.cancel is not None:
                     answer = update.cancel
                     client.cancel_answers.append((answer.found, answer.outcome, answer.blocks_freed))
@@ -338,7 +355,8 @@ class Simulation:
                 self.run_link(link)
             for gateway in self.gateways:
                 self.deliver(gateway)
-            busy = any(worker.sequences or worker.transfers for worker in self.core.cell.fleet.workers.values())
+            fleet = self.core.cell.fleet
+            busy = any(worker.sequences or worker.transfers or worker.kept for worker in fleet.workers.values())
             waiting = [c for c in self.clients if not c.gone and (not c.outcome or len(c.cancel_answers) < c.cancels)]
             if not busy and not waiting and not len(self.core.cell.queue):
                 return
@@ -351,6 +369,7 @@ class Simulation:
             assert worker.check_integrity() == []
             assert worker.pool.free_blocks == worker.pool.usable_blocks
             assert not worker.sequences and not worker.transfers and not worker.computing and not worker.hungry
+            assert not worker.kept and not worker.promised
             assert sorted(worker.free_slots) == list(range(worker.max_seqs))
         for client in self.clients:
             client.check()

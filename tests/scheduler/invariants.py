@@ -20,12 +20,13 @@ def check_cell(cell: Cell) -> None:
             priorities[request.priority] += 1
             holds[request] += 1
         for transfer in worker.transfers.values():
-            if transfer.sequence is not None:
-                holds[transfer.sequence.choice.request] += 1
+            if transfer.owner is not None:
+                holds[transfer.owner] += 1
     assert cell.running_priorities == priorities
     for request, count in holds.items():
         assert request.holds == count, f"{request.request_id} counts {request.holds} holds, has {count}"
     check_queue(cell)
+    check_moves(cell)
     for request in cell.registry.live():
         check_request(cell, request)
 
@@ -35,6 +36,7 @@ def check_worker(worker: Worker) -> None:
     assert (wrong := worker.audit()) == [], wrong
     assert worker.pool.free_blocks >= 0
     targets: Counter[int] = Counter()
+    assert worker.of_tenant == Counter(item.choice.request.tenant for item in worker.sequences.values())
     for sequence in worker.sequences.values():
         assert 0 not in sequence.blocks, "the null block was allocated"
         if sequence.itl_target_us:
@@ -53,6 +55,16 @@ def check_queue(cell: Cell) -> None:
         assert request.queued and request.live and request.waiting_choices(), f"{request.request_id} waits for nothing"
     assert cell.queue.prompt_tokens == tokens
     assert len(cell.queue) == 0 or cell.queue.peek(cell.now_us) is not None, "those that wait are out of sight"
+
+
+def check_moves(cell: Cell) -> None:
+    """Room is promised to handoffs that live, kept blocks belong to pauses that are open, arrivals wait in the queue."""
+    for worker in cell.fleet.workers.values():
+        assert all(request.live and request.handoff is not None for request in worker.promised), "an orphan promise"
+        kept = [pause for pause in cell.pauses.values() if pause.worker is worker and pause.kept]
+        assert set(worker.kept) == set(kept), "blocks are kept for nobody"
+    for request in cell.arriving:
+        assert request.live and request.handoff is not None and request.queued
 
 
 def check_request(cell: Cell, request: Request) -> None:

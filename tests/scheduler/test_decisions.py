@@ -12,7 +12,6 @@ from octavo_scheduler.events import Calibration, WorkerJoined
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
-from octavo_scheduler.placement import score_us
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.preemption import choose_victims, cost_to_bring_back
 from octavo_scheduler.registry import Registry
@@ -153,14 +152,6 @@ def test_directory_follows_numbers_and_a_gap_forgets() -> None:
 
 
 # -- placement, admission, batching, preemption --------------------------------------------------------------------
-
-
-def test_placement_prefers_the_cached_worker_until_it_is_too_busy() -> None:
-    costs = StepCosts(Calibration(5000.0, 100.0, 2000.0, 0.1))
-    cached = score_us(50, 0, 2, 0.0, costs, 512)
-    cold = score_us(1000, 0, 0, 0.0, costs, 512)
-    busy = score_us(50, 4000, 20, 0.0, costs, 512)
-    assert cached < cold < busy
 
 
 def test_sizes_in_blocks() -> None:

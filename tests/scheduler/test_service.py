@@ -275,3 +275,41 @@ async def test_a_gateway_that_stops_reading_loses_its_stream_alone() -> None:
         await good.until(lambda: "a" in good.finished)
         assert good.got["a"][0] == expected_output(1, 3, 100, [])[0]
         call.cancel()
+
+
+async def drain(cell: Cell, **request: Any) -> list[pb.DrainWorkerResponse]:
+    stub = pb_grpc.SchedulerServiceStub(cell.channel)  # type: ignore[no-untyped-call]
+    return [item async for item in stub.DrainWorker(pb.DrainWorkerRequest(**request))]
+
+
+async def test_a_drain_tells_its_progress_and_ends_with_the_worker() -> None:
+    async with (
+        running_cell() as cell,
+        running_worker(cell, chaos(1, worker_id="w0")) as leaving,
+        running_worker(cell, chaos(2, worker_id="w1")),
+        LiveGateway(cell.channel) as gateway,
+    ):
+        await gateway.until(lambda: len(cell.driver.core.cell.fleet.workers) == 2)
+        for name in "ab":
+            await gateway.submit(name, [1, 2, ord(name)], 60, seed=ord(name))
+        await gateway.until(lambda: gateway.got.get("a") and gateway.got.get("b"))
+        leaving.stay_away = True
+        told = await drain(cell, worker_id="w0", deadline_us=30_000_000)
+        assert told[0].state == "draining" and 0 < told[0].remaining_us <= 30_000_000
+        assert told[-1].state == "drained" and told[-1].finished == told[0].running and told[-1].handed_over == 0
+        await gateway.until(lambda: {"a", "b"} <= gateway.finished.keys())
+        assert all(gateway.got[name][0] == expected_output(ord(name), 3, 60, [])[0] for name in "ab")
+        assert [worker.worker_id for worker in (await cell.status()).workers] == ["w1"]
+
+
+async def test_a_drain_of_nobody_and_of_the_last_worker_are_refused() -> None:
+    async with running_cell() as cell, running_worker(cell, chaos(1, worker_id="w0")) as worker:
+        async with asyncio.timeout(10):
+            while not cell.driver.core.cell.fleet.workers:
+                await asyncio.sleep(0.01)
+        with pytest.raises(grpc.aio.AioRpcError, match="no worker of this cell; connected: w0"):
+            await drain(cell, worker_id="w7", deadline_us=1)
+        with pytest.raises(grpc.aio.AioRpcError, match="last worker"):
+            await drain(cell, worker_id="w0", deadline_us=1)
+        worker.stay_away = True
+        assert (await drain(cell, worker_id="w0", deadline_us=1, force=True))[-1].state == "drained"

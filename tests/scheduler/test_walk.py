@@ -50,18 +50,26 @@ class Walk:
             },
         )
         self.simulation = Simulation(rng, policy, delay_us=rng.choice((0, 2000, 30_000)))
-        self.store = ChaosStore(rng)
+        self.stores = [ChaosStore(rng)]
+        if seed % 3 == 1:  # two hosts, whose kvstores fetch from each other
+            self.stores.append(ChaosStore(rng, "host2"))
+            for store, other in zip(self.stores, reversed(self.stores), strict=True):
+                store.peers[other.store_id] = other
         block_tokens = rng.choice((2, 4))
         self.num_blocks = rng.choice((17, 30))
-        for number in range(rng.choice((1, 2))):
+        roles = rng.choice((("both",), ("both", "both"), ("prefill", "decode"), ("prefill", "both", "decode")))
+        if len(self.stores) == 2 and len(roles) == 1:
+            roles = ("both", "both")
+        for number, role in enumerate(roles):
             self.simulation.add_worker(
                 ChaosWorker(
                     rng,
                     f"w{number}",
+                    role=role,
                     num_blocks=self.num_blocks,
                     block_tokens=block_tokens,
                     max_seqs=6,
-                    store=self.store,
+                    store=self.stores[number % len(self.stores)],
                     max_merge=rng.choice((1, 4)),
                 )
             )
@@ -86,11 +94,27 @@ class Walk:
             priority=rng.choice((0, 0, 3)),
             deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
             cache_off=rng.random() < 0.1,
+            pause=rng.choice((("", 0), ("", 0), ("a", 5000), ("b", 100_000))),
             tenant=rng.choice("aab"),
             slo_class=rng.choice(("", "", "own")),
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
+
+    def pause(self) -> None:
+        """A turn is over and its client pauses; or one that paused comes back with a longer prompt."""
+        rng, simulation = self.rng, self.simulation
+        ended = [client for client in simulation.clients[-20:] if client.outcome == "finished" and not client.gone]
+        if not ended:
+            return
+        client = rng.choice(ended)
+        if client.gateway not in simulation.gateways:
+            return
+        prompt = client.prompt + client.got[0] + [rng.randrange(60)]
+        if rng.random() < 0.5 or len(prompt) + 3 > self.longest:
+            simulation.pause(client, rng.choice(("a", "b")), rng.choice((0, 1000, 20_000)))
+        else:
+            simulation.submit(self.gateway(), prompt, 3, resumes=client.request_id)
 
     def live(self) -> list[object]:
         return [client for client in self.simulation.clients if not client.gone and not client.outcome]
@@ -126,16 +150,22 @@ class Walk:
             if link.epoch:
                 self.simulation.disconnect(link, dead=self.rng.random() < 0.5, tell=self.rng.random() < 0.8)
 
+    def drain_worker(self) -> None:
+        link = self.rng.choice(self.simulation.links)
+        if link.epoch and self.rng.random() < 0.4:
+            self.simulation.drain(link, self.rng.choice((0, 5_000, 100_000)))
+
     def store_moves(self) -> None:
         rng, simulation = self.rng, self.simulation
-        if "host" not in simulation.stores:
-            if rng.random() < 0.5:
-                simulation.add_store(self.store)
-            return
-        self.store.evict_some()
-        simulation.flush_store("host", lose=rng.random() < 0.2)
-        if rng.random() < 0.05:
-            simulation.kill_store("host")
+        for store in self.stores:
+            if store.store_id not in simulation.stores:
+                if rng.random() < 0.5:
+                    simulation.add_store(store)
+                continue
+            store.evict_some()
+            simulation.flush_store(store.store_id, lose=rng.random() < 0.2)
+            if rng.random() < 0.05:
+                simulation.kill_store(store.store_id)
 
     def jump(self) -> None:
         self.simulation.advance(self.rng.choice((50_000, 200_000)))
@@ -150,8 +180,10 @@ class Walk:
             (self.deliver, 10),
             (self.lose_gateway, 0.4),
             (self.cut_worker, 0.5),
+            (self.drain_worker, 0.4),
             (self.store_moves, 2),
             (self.jump, 0.3),
+            (self.pause, 2),
         ]
         names, weights = [move for move, _ in moves], [weight for _, weight in moves]
         turn = 0
@@ -179,8 +211,8 @@ def test_walk(seed: int) -> None:
 def test_walks_reach_every_corner() -> None:
     """A walk that never preempts, loads or loses a worker would prove nothing."""
     total: dict[str, float] = {}
-    for seed in range(6):
-        for name, value in Walk(seed).run(2500).core.cell.counters.items():
+    for seed in range(10):
+        for name, value in Walk(seed).run(1500).core.cell.counters.items():
             total[name] = total.get(name, 0) + value
     for name in (
         "preemptions",
@@ -196,6 +228,22 @@ def test_walks_reach_every_corner() -> None:
         "requests_rejected",
         "requests_deadline",
         "worker_losses",
+        "swaps",
+        "swapped_blocks",
+        "handoffs_done",
+        "handoffs_failed",
+        "handoff_early_blocks",
+        "handoff_preloaded_blocks",
+        "handoff_credit_waits",
+        "pauses_keep",
+        "pauses_offload",
+        "pauses_drop",
+        "pauses_demoted",
+        "pauses_resumed",
+        "pauses_without_return",
+        "pause_spared_tokens",
+        "workers_drained",
+        "handed_over",
     ):
         assert total[name] > 0, name
 

@@ -27,6 +27,7 @@ any_order = st.one_of(
     st.builds(orders.Grant, u64, blocks),
     st.builds(orders.Stop, u64, st.sampled_from(["cancel", "preempt"])),
     st.builds(orders.Label, blocks, keys, keys),
+    st.builds(orders.Leave),
     st.builds(orders.Offload, u64, blocks, keys, keys),
     st.builds(orders.Load, u64, keys, blocks, u64),
     st.builds(orders.Update, u64, u32, st.booleans(), u32),

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class BlockShape(NamedTuple):
+    """What a block's bytes are: [layers, halves, heads, tokens, width] values of `dtype`; of int8 and fp8 with scales behind them."""
+
+    layers: int
+    halves: int
+    """2: keys and values; 1: one latent vector."""
+    heads: int
+    tokens: int
+    width: int
+    dtype: str
+    """bfloat16, float16, float32, int8, fp8."""
 
 
 class BlockPool(Protocol):
@@ -20,6 +33,9 @@ class BlockPool(Protocol):
     def block_tokens(self) -> int: ...
     @property
     def block_bytes(self) -> int: ...
+    @property
+    def block_shape(self) -> BlockShape | None:
+        """None: only whoever wrote the blocks knows; a kvstore then keeps them as they are."""
 
     def read_block(self, block_id: int) -> bytes:
         """A copy of the block's bytes; may be called from any thread. IndexError outside the pool."""

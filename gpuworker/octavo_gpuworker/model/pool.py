@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo_gpuworker.backends.blocks import BlockShape
 from octavo_gpuworker.model.config import ModelConfig
 
 QUANTIZED = (torch.int8, torch.float8_e4m3fn)
@@ -55,6 +56,13 @@ class KvPool:
         self.dtype = dtype
         self.device = self.tensor.device
         self._bytes = self.buffer.numpy() if self.device.type == "cpu" else None
+
+    @property
+    def block_shape(self) -> BlockShape:
+        """See BlockPool."""
+        _, layers, halves, heads, tokens, width = self.tensor.shape
+        dtype = "fp8" if self.dtype is torch.float8_e4m3fn else str(self.dtype).removeprefix("torch.")
+        return BlockShape(layers, halves, heads, tokens, width, dtype)
 
     def read_block(self, block_id: int) -> bytes:
         """A copy of the block's bytes, `block_bytes` long. IndexError for an id outside the pool."""

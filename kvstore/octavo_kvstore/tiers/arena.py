@@ -280,13 +280,16 @@ class ArenaTier(IndexedTier[int | Payload]):
 
     # what clients do
 
-    def lend(self, client: int, keys: Sequence[bytes], layout: bytes) -> list[SlotRef]:
-        """Slots of the leading run of keys that lies in the arena, lent out until `take_back`. Pin the keys first."""
+    def lend(self, client: int, keys: Sequence[bytes], layout: bytes, *, exact: bool = False) -> list[SlotRef]:
+        """Slots of the leading run of keys that lies in the arena, lent out until `take_back`. Pin the keys first.
+
+        `exact`: a block that went through a lossy codec ends the run.
+        """
         refs: list[SlotRef] = []
         with self._lock:
             for key in keys:
                 entry = self._index.find(key, layout)
-                if entry is None or not isinstance(entry.place, int):
+                if entry is None or not isinstance(entry.place, int) or (exact and entry.meta.lossy):
                     break
                 refs.append(self._ref(entry))
                 self._lent.setdefault(entry.place, Counter())[client] += 1

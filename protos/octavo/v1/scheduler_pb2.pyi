@@ -380,16 +380,18 @@ class AttachStoreResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., peers: _Optional[_Union[StorePeers, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchHint, _Mapping]] = ..., pin: _Optional[_Union[PinOrder, _Mapping]] = ..., forget: _Optional[_Union[ForgetOrder, _Mapping]] = ...) -> None: ...
 
 class StoreHello(_message.Message):
-    __slots__ = ("store_id", "boot_id", "address", "peer_address")
+    __slots__ = ("store_id", "boot_id", "address", "peer_address", "fetches")
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    FETCHES_FIELD_NUMBER: _ClassVar[int]
     store_id: str
     boot_id: str
     address: str
     peer_address: str
-    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+    fetches: bool
+    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., fetches: _Optional[bool] = ...) -> None: ...
 
 class StorePeers(_message.Message):
     __slots__ = ("peers",)
@@ -563,6 +565,34 @@ class WorkerStatus(_message.Message):
     labels: _containers.RepeatedScalarFieldContainer[str]
     blocks_retired: int
     def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ...) -> None: ...
+
+class DrainWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "deadline_us", "force")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_US_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    deadline_us: int
+    force: bool
+    def __init__(self, worker_id: _Optional[str] = ..., deadline_us: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DrainWorkerResponse(_message.Message):
+    __slots__ = ("state", "running", "copying", "remaining_us", "finished", "handed_over", "why")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    COPYING_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_US_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    running: int
+    copying: int
+    remaining_us: int
+    finished: int
+    handed_over: int
+    why: str
+    def __init__(self, state: _Optional[str] = ..., running: _Optional[int] = ..., copying: _Optional[int] = ..., remaining_us: _Optional[int] = ..., finished: _Optional[int] = ..., handed_over: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class GatewayStatus(_message.Message):
     __slots__ = ("gateway_id", "requests")

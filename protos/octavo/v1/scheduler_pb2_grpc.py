@@ -65,6 +65,11 @@ class SchedulerServiceStub:
                 request_serializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.FromString,
                 _registered_method=True)
+        self.DrainWorker = channel.unary_stream(
+                '/octavo.v1.SchedulerService/DrainWorker',
+                request_serializer=octavo_dot_v1_dot_scheduler__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_scheduler__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer:
@@ -112,6 +117,13 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainWorker(self, request, context):
+        """A worker leaves: no new work, what runs ends, the rest goes to others at the deadline; progress until it has left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -144,6 +156,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetTimeline,
                     request_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.SerializeToString,
+            ),
+            'DrainWorker': grpc.unary_stream_rpc_method_handler(
+                    servicer.DrainWorker,
+                    request_deserializer=octavo_dot_v1_dot_scheduler__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_scheduler__pb2.DrainWorkerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -308,6 +325,33 @@ class SchedulerService:
             '/octavo.v1.SchedulerService/GetTimeline',
             octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.SerializeToString,
             octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/octavo.v1.SchedulerService/DrainWorker',
+            octavo_dot_v1_dot_scheduler__pb2.DrainWorkerRequest.SerializeToString,
+            octavo_dot_v1_dot_scheduler__pb2.DrainWorkerResponse.FromString,
             options,
             channel_credentials,
             insecure,

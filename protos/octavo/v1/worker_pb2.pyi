@@ -48,7 +48,7 @@ class WorkerWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
-    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size", "labels", "resident_parents")
+    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size", "role", "labels", "resident_parents")
     ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class WorkerHello(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_PARENTS_FIELD_NUMBER: _ClassVar[int]
     root_key: bytes
@@ -81,9 +82,10 @@ class WorkerHello(_message.Message):
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     calibration: Calibration
     vocab_size: int
+    role: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     resident_parents: bytes
-    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., resident_parents: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ..., role: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., resident_parents: _Optional[bytes] = ...) -> None: ...
 
 class StepGroup(_message.Message):
     __slots__ = ("id", "rank", "size")
@@ -114,7 +116,7 @@ class Orders(_message.Message):
     def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label")
+    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave")
     ADMIT_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +126,7 @@ class Order(_message.Message):
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     STEP_POLICY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     admit: Admit
     grant: Grant
     update: Update
@@ -133,7 +136,8 @@ class Order(_message.Message):
     prepare: Prepare
     step_policy: StepPolicy
     label: Label
-    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
     __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id")
@@ -282,6 +286,10 @@ class Label(_message.Message):
     keys: bytes
     parents: bytes
     def __init__(self, block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_ids", "bias_values", "stop_ids", "min_tokens", "logprobs")

@@ -1,7 +1,7 @@
 """Stands in for any of the four services: the real process frame, no model.
 
 `<run_dir>/fake-<name>.json` says what goes wrong: {"die": [exit code, line], "say": [lines], "hang_s": seconds,
-"not_serving": why, "ignore_term": true}; <name> is the worker id, else the service's kind.
+"not_serving": why, "ignore_term": true, "leave_s": seconds}; <name> is the worker id, else the service's kind.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import AsyncIterator
 
+import grpc
+import grpc.aio
 from fake_inference import FakeInference
 from octavo.errors import OctavoError
-from octavo.rpc.host import Host, run_service
+from octavo.rpc.host import LEFT, Host, run_service
 from octavo.v1 import inference_pb2, inference_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 
 
@@ -22,6 +25,19 @@ class FakeFailure(OctavoError):
 
 
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
+    async def DrainWorker(
+        self, request: scheduler_pb2.DrainWorkerRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[scheduler_pb2.DrainWorkerResponse]:
+        name = request.worker_id
+        if not name.startswith("gpuworker-"):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{name!r} is no worker of this cell; connected: w")
+        said = {"running": 2, "remaining_us": request.deadline_us}
+        yield scheduler_pb2.DrainWorkerResponse(state="draining", **said)
+        if request.force:
+            yield scheduler_pb2.DrainWorkerResponse(state="lost", why="silent for 5 s")
+        else:
+            yield scheduler_pb2.DrainWorkerResponse(state="drained", finished=1, handed_over=1)
+
     async def GetStatus(self, request: object, context: object) -> scheduler_pb2.GetStatusResponse:
         return scheduler_pb2.GetStatusResponse(
             ready=True, blocks_total=64, blocks_free=60, blocks_cached=5, blocks_leaked=0, counters={"steps": 7.0}
@@ -67,6 +83,9 @@ async def setup(host: Host) -> None:
             order.write(name + "\n")
 
     host.on_drain(note_drain)
+    if "leave_s" in script:  # as a worker that was drained
+        await asyncio.sleep(script["leave_s"])
+        host.exit(0, LEFT)
 
 
 def serve(kind: str) -> int:
