@@ -135,9 +135,9 @@ async def setup(host: Host) -> None:
             identity,
             settings.scheduler,
             open_channel,
-            prefetcher.hint,
             book=book if remote is not None else None,
             codec=coding.chooser.figures,
+            on_hint=prefetcher.hint,
         )
         host.spawn(announcer.run(), "announce")
     host.spawn(_expire_pins(store, desk, host.log), "pins")
