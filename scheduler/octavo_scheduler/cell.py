@@ -27,6 +27,7 @@ COUNTERS = (
     "priority_preemptions",
     "bring_back_predicted_us",
     "offloaded_blocks",
+    "prefetch_hints",
     "loads_started",
     "loaded_blocks",
     "wasted_load_blocks",

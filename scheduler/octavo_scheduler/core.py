@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import draining, lifecycle, placement, reports, residency
+from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
@@ -90,6 +90,8 @@ class Core:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
+        if isinstance(event, Submitted) and (arrived := cell.registry.find(event.tenant, event.request_id)) is not None:
+            prefetching.hint(cell, arrived)
         for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)

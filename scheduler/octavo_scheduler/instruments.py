@@ -21,6 +21,7 @@ CELL_COUNTERS: Final = (
     ("evicted_blocks", "Cached blocks taken for others because the pool was full."),
     ("yielded_pin_blocks", "Pinned blocks given up because a request could not run beside them."),
     ("offloaded_blocks", "Blocks copied to a kvstore."),
+    ("prefetch_hints", "Hints to a kvstore about what a waiting request will load."),
     ("loads_started", "Loads ordered from a kvstore."),
     ("loaded_blocks", "Blocks that loads brought."),
     ("wasted_load_blocks", "Blocks that loads brought for a sequence that had left meanwhile."),

@@ -123,3 +123,4 @@ class Effects:
     facts: list[Fact]
     limits_changed: bool
     next_wakeup_us: int
+    prefetch: list[tuple[str, list[bytes]]] = field(default_factory=list)  # (store id, keys of a chain)
