@@ -138,14 +138,19 @@ def _join_run(worker: Worker, keys: list[bytes], start: int) -> int:
 
 
 def waits_for_join(cell: Cell, request: Request, plan: Plan) -> bool:
-    """Another sequence computes this prefix now: wait for it, but no longer than one's own prefill would take."""
+    """Another sequence computes this prefix now: wait for it, but no longer than one's own first token would take.
+
+    One's own prefill would stand behind what is queued there, the other's included.
+    """
     if not cell.policy.join_prefill or not plan.worker.computing:
         return False
     keys = usable_keys(plan.choices[0], plan.worker.block_tokens, cell.policy)
     if not _join_run(plan.worker, keys, len(plan.matched) + len(plan.load_keys)):
         return False
     if request.join_until_us < 0:
-        own_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)
+        worker, budget = plan.worker, cell.policy.max_num_batched_tokens
+        backlog, running = worker.backlog_tokens(), len(worker.sequences)
+        own_us = score_us(plan.uncached_tokens(), backlog, running, 0.0, worker.costs, budget)
         request.join_until_us = cell.now_us + max(1, int(own_us))
         cell.timers.at(request.join_until_us, "join", request)
     return cell.now_us < request.join_until_us

@@ -64,6 +64,7 @@ class CellResult:
     gaps: dict[int, int] = field(default_factory=dict)  # gap // GAP_UNIT_US -> tokens
     counters: dict[str, float] = field(default_factory=dict)
     busy_us: float = 0.0
+    worker_busy_us: list[float] = field(default_factory=list)  # the same of each worker
     ended_us: int = 0
     events: int = 0
     max_service_gap_ms: float = 0.0
@@ -273,6 +274,7 @@ class CellRun:
         if self._open:
             raise SimulationBroke(f"{len(self._open)} requests never ended, {next(iter(self._open))} among them")
         result.counters = dict(self.core.cell.counters)
-        result.busy_us = sum(worker.busy_us for worker in self._workers.values())
+        result.worker_busy_us = [worker.busy_us for worker in self._workers.values()]
+        result.busy_us = sum(result.worker_busy_us)
         result.ended_us = max(0, self._now_us - START_US)
         result.max_service_gap_ms = self._service.max_gap_ms
