@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ async def read_status(run_dir: Path, with_settings: bool = False) -> dict[str, A
         "blocks": _blocks(cell),
         "requests": {"waiting": cell.requests_waiting, "running": cell.requests_running} if cell else {},
         "counters": dict(sorted(cell.counters.items())) if cell else {},
+        "tenants": [_tenant(item) for item in cell.tenants] if cell else [],
+        "predictions": _predictions(cell.counters) if cell else {},
         "run_dir": str(run_dir),
     }
     if with_settings:
@@ -78,6 +81,38 @@ def _blocks(cell: scheduler_pb2.GetStatusResponse | None) -> dict[str, int | Non
     }
 
 
+def _tenant(tenant: scheduler_pb2.TenantStatus) -> dict[str, Any]:
+    return {field.name: getattr(tenant, field.name) for field in tenant.DESCRIPTOR.fields}
+
+
+def _predictions(counters: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """What the scheduler predicted, and how far it was off: relative errors of the latest."""
+    return {
+        name: {
+            "predictions": counters[f"{kind}_predictions"],
+            "error_p50": counters[f"{kind}_prediction_error_p50"],
+            "error_p90": counters[f"{kind}_prediction_error_p90"],
+        }
+        for name, kind in (("ttft", "ttft"), ("prefill", "start"), ("total", "e2e"))
+        if counters.get(f"{kind}_predictions")
+    }
+
+
+def _tenant_line(tenant: Mapping[str, Any]) -> str:
+    parts = [
+        f"tenant       {tenant['tenant']:<12} requests {tenant['requests']}"
+        + (f" of {tenant['concurrency']}" if tenant["concurrency"] else ""),
+        f"blocks {tenant['held_blocks']}" + (f" (share {tenant['kv_share']:g})" if tenant["kv_share"] < 1 else ""),
+    ]
+    if tenant["rate_tokens_per_s"]:
+        parts.append(
+            f"tokens left {tenant['tokens_left']:.0f} of {tenant['burst_tokens']:.0f}, {tenant['rate_tokens_per_s']:g}/s"
+        )
+    if tenant["rejected"]:
+        parts.append(f"rejected {tenant['rejected']}")
+    return "  ".join(parts)
+
+
 def status_lines(status: dict[str, Any]) -> list[str]:
     """The same for people."""
     lines = [
@@ -93,6 +128,11 @@ def status_lines(status: dict[str, Any]) -> list[str]:
         )
     if status["requests"]:
         lines.append(f"requests     running {status['requests']['running']}  waiting {status['requests']['waiting']}")
+    lines += [_tenant_line(item) for item in status.get("tenants", [])]
+    lines += [
+        f"predicted    {name:<8} off by {item['error_p50']:.0%} (p50), {item['error_p90']:.0%} (p90), {item['predictions']:.0f} requests"
+        for name, item in status.get("predictions", {}).items()
+    ]
     lines += [f"{name:<12} {url}" for name, url in status["urls"].items()]
     lines.append("ready" if status["ready"] else "not ready")
     for name, settings in status.get("settings", {}).items():

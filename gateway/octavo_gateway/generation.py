@@ -39,6 +39,8 @@ class GenerationView:
         self.model = admitted.model
         self.prompt_tokens = len(admitted.prompt_ids)
         self.seed = admitted.seed
+        self.degraded = live.degraded
+        self.max_tokens = live.max_tokens or admitted.max_tokens
         self.trace_id = span.trace_id
         self._live = live
         self._span = span

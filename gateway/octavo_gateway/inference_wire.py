@@ -94,6 +94,8 @@ def started_message(generation: Generation) -> pb.Started:
         trace_id=generation.trace_id,
         prompt_tokens=generation.prompt_tokens,
         seed=generation.seed,
+        degraded=generation.degraded,
+        max_tokens=generation.max_tokens,
     )
 
 

@@ -106,6 +106,8 @@ class LiveRequest:
         self.finished = False
         self.error: OctavoError | None = None
         self.cancel_reason = ""
+        self.degraded = ""  # what overload made of it, in the scheduler's words
+        self.max_tokens = 0  # per choice, as the scheduler took it on; 0: not said
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.wakeups: set[asyncio.Event] = set()
         self.clients = 0  # who waits for it or reads it
@@ -130,8 +132,11 @@ class LiveRequest:
     def _make_choices(self, admitted: AdmittedRequest) -> None:
         self.choices = [ChoiceOutput(i, admitted.text, self._tokenizer, admitted.prompt_ids) for i in range(admitted.n)]
 
-    def on_accepted(self, *, attached: bool, state: bytes, prompt_ids: list[int]) -> None:
+    def on_accepted(
+        self, *, attached: bool, state: bytes, prompt_ids: list[int], degraded: str = "", max_tokens: int = 0
+    ) -> None:
         """The scheduler took it. When it had it already, under this name or key, its state is the one in force."""
+        self.degraded, self.max_tokens = degraded, max_tokens
         if attached and state and not self.accepted.done():
             try:
                 self.admitted = load_state(state, prompt_ids)

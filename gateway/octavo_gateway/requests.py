@@ -204,6 +204,8 @@ class Generation(Protocol):
     model: str
     prompt_tokens: int
     seed: int
+    degraded: str  # what overload made of it: `pool=LABEL`, `max_tokens=N`; empty: as asked for
+    max_tokens: int  # per choice, in force
 
     @property
     def cost(self) -> Cost:

@@ -35,7 +35,7 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
         prompt_tokens=pack_u32(admitted.prompt_ids),
         prompt_keys=admitted.prompt_keys,
         sampling=sampling_message(admitted.sampling),
-        max_tokens=admitted.max_tokens,
+        max_tokens=live.max_tokens or admitted.max_tokens,  # a resubmit asks for what was agreed on
         choices=choices,
         remaining_deadline_us=remaining_us,
         age_us=int((now - live.submitted) * 1e6),
@@ -102,7 +102,11 @@ def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent) -> None:
     elif kind == "accepted":
         accepted = event.accepted
         live.on_accepted(
-            attached=accepted.attached, state=accepted.gateway_state, prompt_ids=unpack_u32(accepted.prompt_tokens)
+            attached=accepted.attached,
+            state=accepted.gateway_state,
+            prompt_ids=unpack_u32(accepted.prompt_tokens),
+            degraded=accepted.degraded,
+            max_tokens=accepted.max_tokens,
         )
     elif kind == "choice_finished":
         ended = event.choice_finished

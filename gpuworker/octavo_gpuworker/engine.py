@@ -45,6 +45,8 @@ from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
 from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
+MOST_FAILURES = 50
+"""A sequence whose step of one token fails so often in a row has failed."""
 LOW_WATER = 2
 """Positions left in a table at which the scheduler must hear of it: one step reported late, one launched."""
 
@@ -96,6 +98,8 @@ class Engine:
         self._applied = 0  # orders of this epoch
         self._inbox: deque[Order | LoadedBlock | TransferDone] = deque()
         self._reporter = Reporter()
+        self._failures = 0  # allocations that failed one after the other
+        self._relief: StepBudget | None = None
 
     # --- what other threads may call -------------------------------------------------------------------------------
 
@@ -109,7 +113,7 @@ class Engine:
         """Applies what was posted, then one step if any sequence can. Returns whether a step ran."""
         began_ns = time.monotonic_ns()
         self.apply_inbox()
-        step = compose(views(self._by_slot.values(), self.pool.block_tokens), self.budget)
+        step = compose(views(self._by_slot.values(), self.pool.block_tokens), self._step_budget)
         if step.chunks:
             self._run(step, began_ns)
         self._reporter.starved(step.starved)
@@ -291,6 +295,7 @@ class Engine:
                 raise
             self._shed(step, error)
             return
+        self._relieved()
         self.steps += 1
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
@@ -353,7 +358,37 @@ class Engine:
         self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us))
 
     def _shed(self, step: Step, error: BaseException) -> None:
-        """Out of memory: the sequence that ranks last fails alone; the step is tried again without it."""
-        last = max((self._by_slot[chunk.slot] for chunk in step.chunks), key=lambda seq: (seq.rank, seq.seq))
-        self._fail(last, f"out of memory in a step of {len(step.chunks)} sequences: {error}")
+        """Out of memory: the step did not run, and nothing of it is lost. The scheduler is told, and the step is tried again
+        with half the tokens, down to one sequence alone; only what fails all alone again and again has failed.
+        """
+        self._failures += 1
+        self._reporter.allocation_failed()
         self.backend.relieve()
+        tokens = sum(chunk.count for chunk in step.chunks)
+        if self._failures == 1:
+            log.warning("out of memory in a step of %d sequences, %d tokens: %s", len(step.chunks), tokens, error)
+        if tokens > 1:
+            self._relief = StepBudget(tokens // 2, tokens // 2, max(1, len(step.chunks) // 2))
+        elif self._failures >= MOST_FAILURES:
+            self._fail(self._by_slot[step.chunks[0].slot], f"out of memory in a step of one token: {error}")
+
+    def _relieved(self) -> None:
+        """A step ran: its budget grows back."""
+        self._failures = 0
+        relief = self._relief
+        if relief is not None:
+            grown = 2 * relief.with_decodes
+            enough = grown >= max(self.budget.with_decodes, self.budget.alone)
+            self._relief = None if enough else StepBudget(grown, grown, 2 * relief.max_seqs)
+
+    @property
+    def _step_budget(self) -> StepBudget:
+        """The scheduler's, or less after an allocation failed."""
+        ordered, relief = self.budget, self._relief
+        if relief is None:
+            return ordered
+        return StepBudget(
+            min(ordered.with_decodes, relief.with_decodes),
+            min(ordered.alone, relief.alone),
+            min(ordered.max_seqs, relief.max_seqs),
+        )

@@ -34,6 +34,14 @@ OBSERVED: Final = (
     Instrument(PREFIX + "transfer_seconds", "histogram", "Time of one transfer's copy.", (), SHORT_BUCKETS),
     Instrument(PREFIX + "starved", "counter", "Times a sequence lacked a block for its next token."),
     Instrument(PREFIX + "blocks", "gauge", "Blocks in the KV pool, the null block not counted."),
+    Instrument(
+        PREFIX + "failed_allocations", "counter", "Steps that did not run for lack of memory, and were tried again."
+    ),
+    Instrument(
+        PREFIX + "beyond_pool_bytes",
+        "gauge",
+        "Memory that the framework holds on the device, or this process on a CPU, minus the KV pool.",
+    ),
     Instrument(PREFIX + "weight_bytes", "gauge", "Bytes of weights that a step reads."),
     Instrument(PREFIX + "peak_bytes_per_second", "gauge", "Memory bandwidth, measured at the start."),
     Instrument(

@@ -46,6 +46,10 @@ class WorkerMetrics:
         self._of.gauge(PREFIX + "peak_flops_per_second").set(self.peaks.flops_per_s)
         self._of.gauge(PREFIX + "weight_bytes").set(limits.weight_bytes)
 
+    def watch_memory(self, beyond_pool_bytes: Callable[[], float]) -> None:
+        """Read when it is scraped."""
+        self._of.gauge(PREFIX + "beyond_pool_bytes").set_function(beyond_pool_bytes)
+
     def started(self, part: str, seconds: float) -> None:
         """A part of the start took so long."""
         self._of.gauge(PREFIX + "start_seconds").labels(part).set(seconds)
@@ -58,6 +62,7 @@ class WorkerMetrics:
         if report.steps:
             self._step(report)
         of.counter(PREFIX + "starved").inc(len(report.starved))
+        of.counter(PREFIX + "failed_allocations").inc(report.failed_allocations)
         for done in report.transfers_done:
             of.counter(PREFIX + "transfers").inc()
             of.counter(PREFIX + "transfer_bytes").inc(done.bytes)

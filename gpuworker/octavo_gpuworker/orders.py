@@ -91,6 +91,20 @@ class OffloadOrder:
     keys: list[bytes]
     parents: list[bytes] = field(default_factory=list)
     """One per block, zeros for the head of a chain; or none at all."""
+    namespaces: list[bytes] = field(default_factory=list)
+    """One 16-byte tag per block, or none at all; as the three below."""
+    ttl_us: list[int] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
+    recompute_us: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load may be fetched from another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +113,7 @@ class LoadOrder:
     keys: list[bytes]
     blocks: list[int]
     limit_us: int
+    sources: tuple[LoadSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +231,6 @@ class Report:
     """Of each of its steps: they are of equal composition."""
     live_seqs: list[int] | None = None
     live_transfers: list[int] | None = None
+    failed_allocations: int = 0
+    """Steps that did not run for lack of memory."""
     orders_applied: int = 0

@@ -62,12 +62,12 @@ class PipelinedEngine(Engine):
         launched or read."""
         began_ns = time.monotonic_ns()
         self.apply_inbox()
-        step = compose(views(self._steppable(), self.pool.block_tokens), self.budget)
+        step = compose(views(self._steppable(), self.pool.block_tokens), self._step_budget)
         flight = self._flight
         if step.chunks and flight is not None and not self._follows(step):
             self._land(flight)
             flight = None
-            step = compose(views(self._steppable(), self.pool.block_tokens), self.budget)
+            step = compose(views(self._steppable(), self.pool.block_tokens), self._step_budget)
         self._next = self._launch(step, began_ns, flight) if step.chunks else None
         if flight is not None:
             self._land(flight)
@@ -147,6 +147,7 @@ class PipelinedEngine(Engine):
     def _land(self, flight: _Flight) -> None:
         """Reads a launched step, books it, and lets go what waited for its end."""
         result = self.backend.result(flight.handle)
+        self._relieved()
         self._reporter.begin_step(flight.step)
         self.steps += 1
         self.mixed_steps += bool(flight.step.decode_seqs and flight.step.prefill_tokens)

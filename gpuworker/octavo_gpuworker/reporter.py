@@ -87,6 +87,11 @@ class Reporter:
         self._report.starved = slots
         self._flush = self._flush or bool(slots)
 
+    def allocation_failed(self) -> None:
+        """A step did not run for lack of memory: the scheduler makes room."""
+        self._report.failed_allocations += 1
+        self._flush = True
+
     def runs_low(self) -> None:
         """A table is nearly full: the scheduler should hear of it before it is."""
         self._flush = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Literal
 
 from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
@@ -57,6 +57,7 @@ COUNTERS = (
     "handed_over",
     "protocol_errors",
     "cancel_latency_us_last",
+    "admissions",
     "requests_degraded",
     "failed_allocations",
     "promised_blocks",
@@ -67,6 +68,7 @@ PREDICTED = ("ttft", "start", "e2e")
 """What is predicted and held against what happens: at the door, at the admission, at the door for the whole request."""
 
 SWEEP_FIRST = 1024
+MAX_TENANTS_ABOUT = 4096
 
 TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover", "drain"]
 
@@ -114,7 +116,9 @@ class Cell:
     """Everything the core knows. `now_us` is the time of the event at hand; nothing here looks at a clock."""
 
     __slots__ = (
+        "_orders",
         "admission_due",
+        "busy_correction",
         "classes",
         "counters",
         "drain",
@@ -136,6 +140,7 @@ class Cell:
         "start_correction",
         "started_us",
         "tenants",
+        "tenants_about",
         "timers",
         "touched",
         "wait_correction",
@@ -152,12 +157,14 @@ class Cell:
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()
-        self.wait_correction, self.start_correction = Correction(), Correction()
+        self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self._orders = {name: policy.order_of(name) for name in self.classes}
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left
         self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
@@ -184,10 +191,21 @@ class Cell:
         self.next_number += 1
         return self.next_number
 
+    def order_of(self, slo_class: str) -> str:
+        """Policy.order_of, looked up once per class."""
+        return self._orders.get(slo_class, self.policy.order)
+
     def itl_target_us(self, slo_class: str) -> int:
         """Bound of the gaps between the tokens of a class; 0: none."""
         target = self.classes.get(slo_class)
         return int(target.itl_p99_ms * 1000) if target is not None else 0
+
+    def tenant_asked(self, tenant: str) -> None:
+        """Notes that the tenant is about."""
+        self.tenants_about[tenant] = self.now_us
+        self.tenants_about.move_to_end(tenant)
+        if len(self.tenants_about) > MAX_TENANTS_ABOUT:
+            self.tenants_about.popitem(last=False)
 
     def touch(self, request: Request) -> None:
         """Something of `request` is to be sent."""

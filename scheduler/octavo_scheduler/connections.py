@@ -77,4 +77,6 @@ class StoreConnection(Connection):
         self.number = number
         self.store_id = store_id
         self.inventory_due = False
+        self.peer_address = ""
+        self.peers_due = True
         self.tiers: list[TierFill] = []

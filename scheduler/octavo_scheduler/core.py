@@ -24,6 +24,7 @@ from octavo_scheduler.events import (
     GatewayLost,
     Reported,
     StoreChanged,
+    StoreCoded,
     StoreInventory,
     StoreJoined,
     StoreLost,
@@ -37,6 +38,7 @@ from octavo_scheduler.limits import hopeless, memory
 from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
+from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
@@ -62,6 +64,7 @@ class Core:
             StoreJoined: self._store_joined,
             StoreChanged: self._store_changed,
             StoreInventory: self._store_inventory,
+            StoreCoded: self._store_coded,
             StoreLost: self._store_lost,
             Tick: lambda event: None,
         }
@@ -172,7 +175,9 @@ class Core:
     # -- kvstores --------------------------------------------------------------------------------------------------
 
     def _store_joined(self, event: StoreJoined) -> None:
-        self.cell.fleet.stores[event.store_id] = Directory(event.store_id, event.connection)
+        self.cell.fleet.stores[event.store_id] = Directory(
+            event.store_id, event.connection, reachable=event.reachable, fetches=event.fetches
+        )
         self.cell.effects.ask_inventory.append(event.store_id)
 
     def _directory(self, store_id: str, connection: int) -> Directory | None:
@@ -188,6 +193,15 @@ class Core:
         directory = self._directory(event.store_id, event.connection)
         if directory is not None:
             directory.inventory(event.number, event.keys, event.last)
+
+    def _store_coded(self, event: StoreCoded) -> None:
+        self.cell.ledger.book(
+            "compression",
+            saved_ms=event.saved_us / 1000,
+            cost_ms=event.cost_us / 1000,
+            saved_bytes=event.saved_bytes,
+            entries=event.blocks,
+        )
 
     def _store_lost(self, event: StoreLost) -> None:
         if self._directory(event.store_id, event.connection) is not None:
@@ -230,11 +244,16 @@ class Core:
                     self._admit(request, jam)
                 if jam.total:
                     return
+                if jam.holds_tenant(request):
+                    turn.pass_tenant()
 
     def _admit(self, request: Request, jam: Jam) -> None:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if has_its_share(cell, request):
+                jam.hold_tenant(request)
+                break
             plan = placement.best_plan(cell, request)
             if plan is None:
                 if request.live and waiting:

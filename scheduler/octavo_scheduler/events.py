@@ -207,6 +207,8 @@ class StoreJoined:
     now_us: int
     store_id: str
     connection: int
+    reachable: bool = False  # by kvstores of other hosts
+    fetches: bool = False  # from them
 
 
 @dataclass(slots=True)
@@ -230,6 +232,18 @@ class StoreInventory:
     number: int
     keys: list[bytes]
     last: bool
+
+
+@dataclass(slots=True)
+class StoreCoded:
+    """What compression did in a kvstore since it last told."""
+
+    now_us: int
+    store_id: str
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
 
 
 @dataclass(slots=True)
@@ -258,6 +272,7 @@ Event = (
     | StoreJoined
     | StoreChanged
     | StoreInventory
+    | StoreCoded
     | StoreLost
     | Tick
 )

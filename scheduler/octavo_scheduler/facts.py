@@ -58,6 +58,9 @@ def note_end(cell: Cell, request: Request, outcome: Outcome) -> None:
         first_token_us=first_us - request.submitted_us if first_us >= 0 else -1,
         preemptions=request.preemptions,
         attempts=request.attempts,
+        degraded=request.degraded,
+        predicted_first_token_us=round(request.forecast.ttft_us) if request.forecast is not None else 0,
+        predicted_total_us=round(request.forecast.total_us) if request.forecast is not None else 0,
         **tiers,
         **request.cost.figures(),
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from octavo_scheduler.costs import LinkCosts, StepCosts
+from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
 from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix.radix import PrefixIndex
+from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
 from octavo_scheduler.tiers import Directory, Transfer
 
@@ -55,11 +56,13 @@ class Worker:
         "leave_ordered",
         "link",
         "max_seqs",
+        "of_tenant",
         "offload_candidates",
         "offloads_in_flight",
         "ordered",
         "orders",
         "pace",
+        "peer_link",
         "pool",
         "preempting",
         "prefilling",
@@ -99,6 +102,7 @@ class Worker:
         self.slots: list[Sequence | None] = [None] * self.max_seqs
         self.free_slots = list(range(self.max_seqs - 1, -1, -1))
         self.sequences: dict[int, Sequence] = {}
+        self.of_tenant: Counter[str] = Counter()  # sequences
         self.transfers: dict[int, Transfer] = {}
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
@@ -117,6 +121,7 @@ class Worker:
         self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
+        self.peer_link = LinkCosts(PEER_BYTES_PER_US, PEER_FIXED_US)
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
@@ -307,6 +312,16 @@ class Fleet:
     def directory_of(self, worker: Worker) -> Directory | None:
         """The directory of the worker's own kvstore, when that is connected."""
         return self.stores.get(worker.store_id) if worker.store_id else None
+
+    def reach_of(self, worker: Worker, now_us: int) -> Reach | None:
+        """What the worker can load from; None: nothing, its own kvstore is not connected or does not answer."""
+        own = self.directory_of(worker)
+        if own is None or not own.answers(now_us):
+            return None
+        if not own.fetches or len(self.stores) == 1:
+            return Reach(own)
+        others = (store for store in self.stores.values() if store is not own)
+        return Reach(own, [store for store in others if store.reachable and store.synced and store.answers(now_us)])
 
     def touch(self, request: Request, woken: set[int]) -> None:
         """Marks every delivery of `request` dirty, and adds the gateway connections to wake to `woken`."""

@@ -45,7 +45,12 @@ CELL_COUNTERS: Final = (
     ("requests_cancelled", "Requests that were cancelled."),
     ("requests_failed", "Requests that failed."),
     ("requests_rejected", "Requests that were refused before any work."),
-    ("requests_deadline", "Requests whose deadline passed."),
+    ("requests_deadline", "Requests whose deadline passed, or could not be met any more."),
+    ("requests_degraded", "Requests that were taken on for less than they asked for, because of overload."),
+    ("admissions", "Requests that got a sequence on a worker for the first time."),
+    ("failed_allocations", "Steps that a worker could not run for lack of memory."),
+    ("promised_blocks", "Blocks that preemptions were chosen to give back."),
+    ("unkept_blocks", "Blocks of these that did not come back with the preempted sequence; must stay 0."),
     ("worker_losses", "Workers lost while they had work, or without a drain."),
     ("workers_drained", "Workers that left after a drain."),
     ("handed_over", "Sequences that a drained worker gave to others at its deadline."),
@@ -57,6 +62,23 @@ CELL_GAUGES: Final = (
     ("requests_waiting", "Requests in the queue."),
     ("queue_prompt_tokens", "Prompt tokens of the requests in the queue."),
     ("queue_blocks", "KV blocks that the queue's prompts would take, nothing shared."),
+    ("queue_kv_tokens", "KV tokens that the queue is expected to hold: prompts and predicted output."),
+    ("queue_gpu_seconds", "Worker time that the queue is predicted to take, prefill and decode."),
+    ("preemption_rate", "Preemptions per admission since the start."),
+    (
+        "overcommit_ratio",
+        "Largest over the workers: blocks held and still to be asked for at most, in sizes of the pool.",
+    ),
+    ("blocks_retired", "Blocks taken out of use after failed allocations."),
+    (
+        "ttft_prediction_error_p50",
+        "Median relative error of the TTFT predicted at the door, of the latest 512 that were.",
+    ),
+    ("ttft_prediction_error_p90", "Its 0.9 quantile."),
+    ("start_prediction_error_p50", "The same from an admission to the first token, predicted at the admission."),
+    ("start_prediction_error_p90", "Its 0.9 quantile."),
+    ("e2e_prediction_error_p50", "The same of the whole time of a finished request, predicted at the door."),
+    ("e2e_prediction_error_p90", "Its 0.9 quantile."),
     ("queue_work_seconds", "Predicted prefill time of the queue, on one worker, nothing cached."),
     ("queue_age_p50_seconds", "Median age of the requests in the queue."),
     ("queue_age_max_seconds", "Age of the oldest request in the queue."),
@@ -100,7 +122,16 @@ LEDGER: Final = (
     ("ledger_cost_bytes", "Bytes moved."),
 )
 
+TENANT_GAUGES: Final = (
+    ("tenant_requests", "Requests of the tenant, waiting or running."),
+    ("tenant_held_blocks", "KV blocks in the tables of its sequences."),
+    ("tenant_tokens_left", "Tokens left of its budget; below 0: in debt."),
+    ("tenant_rejected", "Requests refused for a limit of the tenant."),
+)
+"""Of tenants with limits of their own in the manifest."""
+
 SCRAPED: Final = (
+    *(Instrument(PREFIX + name, "gauge", text, ("tenant",)) for name, text in TENANT_GAUGES),
     *(Instrument(PREFIX + name, "counter", text) for name, text in CELL_COUNTERS),
     Instrument(PREFIX + "busy_seconds", "counter", "Step time of all workers by phase, as predicted.", ("phase",)),
     EVICTIONS,
@@ -153,6 +184,20 @@ OBSERVED: Final = (
         PREFIX + "output_prediction_error_ratio",
         "histogram",
         "|predicted - actual| / actual output tokens of finished requests.",
+        (),
+        RATIO_BUCKETS,
+    ),
+    Instrument(
+        PREFIX + "first_token_prediction_error_ratio",
+        "histogram",
+        "|predicted - actual| / actual TTFT of requests that were forecast at the door.",
+        (),
+        RATIO_BUCKETS,
+    ),
+    Instrument(
+        PREFIX + "total_prediction_error_ratio",
+        "histogram",
+        "The same of the whole time of finished requests.",
         (),
         RATIO_BUCKETS,
     ),

@@ -72,6 +72,7 @@ def submit(cell: Cell, event: Submitted) -> None:
         return
     request = _new_request(cell, event, terms)
     cell.registry.add(request)
+    cell.tenant_asked(request.tenant)
     cell.tenants.open(request, terms.charged_tokens, cell.now_us)
     cell.counters["requests_degraded"] += bool(terms.degraded)
     emitted = [len(choice.output) for choice in request.choices]

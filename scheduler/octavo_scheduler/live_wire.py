@@ -16,6 +16,7 @@ from octavo_scheduler.costing import cost_now
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.journal import Journal
+from octavo_scheduler.limits.shown import tenant_rows
 from octavo_scheduler.orders import Fact
 from octavo_scheduler.request import Cost, Phase, Request, Sequence
 from octavo_scheduler.status import counters
@@ -91,6 +92,7 @@ def live(driver: Driver, max_requests: int) -> pb.GetLiveResponse:
         waiting_prompt_tokens=cell.queue.prompt_tokens,
         gateways=sorted(gateway.gateway_id for gateway in cell.fleet.gateways.values()),
         counters=counters(cell),
+        tenants=tenant_rows(cell),
     )
 
 
@@ -194,6 +196,7 @@ def _request(cell: Cell, request: Request, now_us: int) -> pb.LiveRequest:
         slo_class=request.slo_class,
         attempts=request.attempts,
         preemptions=request.preemptions,
+        degraded=request.degraded,
         cost=write_cost(cost_now(request, cell.fleet.workers, now_us)),
         outcome=request.outcome.outcome if request.outcome is not None else "",
         first_token_us=max(0, request.first_token_us - request.submitted_us) if request.first_token_us >= 0 else 0,
@@ -217,6 +220,7 @@ def _ended(journal: Journal, end: Fact, now_us: int) -> pb.LiveRequest:
         cost=pb.RequestCost(**{name: int(said[name]) for name in Cost().figures()}),
         outcome=str(said["outcome"]),
         reason=str(said["reason"]),
+        degraded=str(said["degraded"]),
         first_token_us=max(0, int(said["first_token_us"])),
         slo_class=str(said["slo_class"]),
         choices=int(said["choices"]),

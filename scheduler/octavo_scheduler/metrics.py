@@ -14,6 +14,7 @@ from octavo_scheduler.admission import blocks_for
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.instruments import CELL_COUNTERS, CELL_GAUGES, LEDGER, OBSERVED, PREFIX, SCRAPED
+from octavo_scheduler.limits.shown import tenant_rows
 from octavo_scheduler.orders import Fact
 from octavo_scheduler.status import counters
 
@@ -53,6 +54,11 @@ def figures(cell: Cell) -> dict[str, dict[tuple[str, ...], float]]:
         figure = name.removeprefix("ledger_")
         values[name] = {(technique,): getattr(book, figure) for technique, book in cell.ledger.books.items()}
     values["evictions"] = {(reason,): count for reason, count in cell.evictions().items()}
+    tenants = [row for row in tenant_rows(cell) if cell.tenants.is_limited(row.tenant)]
+    values["tenant_requests"] = {(row.tenant,): row.requests for row in tenants}
+    values["tenant_held_blocks"] = {(row.tenant,): row.held_blocks for row in tenants}
+    values["tenant_tokens_left"] = {(row.tenant,): row.tokens_left for row in tenants if row.rate_tokens_per_s}
+    values["tenant_rejected"] = {(row.tenant,): row.rejected for row in tenants}
     workers = list(cell.fleet.workers.values())
     values["worker_running"] = {(worker.worker_id,): len(worker.sequences) for worker in workers}
     values["worker_blocks_free"] = {(worker.worker_id,): worker.pool.free_blocks for worker in workers}
@@ -128,9 +134,9 @@ class FactMetrics:
             case "rejected":
                 self._ended().labels("rejected", str(said["reason"]), "").inc()
             case "request_end":
-                self._request_end(said)
+                self._request_end(said, fact.end_us - fact.start_us)
 
-    def _request_end(self, said: dict[str, str | int | float]) -> None:
+    def _request_end(self, said: dict[str, str | int | float], took_us: int) -> None:
         self._ended().labels(str(said["outcome"]), str(said["reason"]), str(said["slo_class"])).inc()
         prompts = self._of.counter(PREFIX + "prompt_tokens")
         prompts.labels("all").inc(int(said["prompt_tokens"]))
@@ -141,7 +147,14 @@ class FactMetrics:
                 self._histogram("hit_length_tokens").labels(tier).observe(int(value))
         if int(said["first_token_us"]) >= 0:
             cache = "hit" if said["cached_tokens"] else "miss"
-            self._histogram("first_token_seconds").labels(cache).observe(int(said["first_token_us"]) / _SECOND_US)
+            first_us = int(said["first_token_us"])
+            self._histogram("first_token_seconds").labels(cache).observe(first_us / _SECOND_US)
+            if said["predicted_first_token_us"] and first_us:
+                error = abs(int(said["predicted_first_token_us"]) - first_us) / first_us
+                self._histogram("first_token_prediction_error_ratio").observe(error)
+        if said["outcome"] == "finished" and said["predicted_total_us"] and took_us > 0:
+            error = abs(int(said["predicted_total_us"]) - took_us) / took_us
+            self._histogram("total_prediction_error_ratio").observe(error)
         tokens = int(said["tokens"])
         if said["outcome"] == "finished" and tokens and said["predicted_tokens"]:
             actual = tokens / int(said["choices"])

@@ -54,11 +54,21 @@ class Offload:
 
 
 @dataclass(slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load are believed to be held by another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
+
+
+@dataclass(slots=True)
 class Load:
     xfer_id: int
     keys: list[bytes]
     block_ids: list[int]
     limit_us: int
+    sources: list[LoadSource] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.routing import pressure_us, room_in_us, score_us
-from octavo_scheduler.tiers import Directory
 
 
 class Rating(NamedTuple):
@@ -85,12 +84,7 @@ def plans(cell: Cell, request: Request) -> list[Plan]:
 
 
 def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
-    return make_plan(worker, group, keys, cell.policy, cell.history, _answering(cell, worker))
-
-
-def _answering(cell: Cell, worker: Worker) -> Directory | None:
-    directory = cell.fleet.directory_of(worker)
-    return directory if directory is not None and directory.answers(cell.now_us) else None
+    return make_plan(worker, group, keys, cell.policy, cell.history, cell.fleet.reach_of(worker, cell.now_us))
 
 
 def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) -> list[Rating]:
@@ -114,9 +108,8 @@ def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -
     cached = worker.index.match_len(keys, len(keys))
     new_blocks = blocks_for(length + 1, worker.block_tokens) - cached
     load_us = 0.0
-    directory = _answering(cell, worker) if worker.store_id else None
-    if directory is not None and (loads := load_run(worker, keys, cached, policy, directory)):
-        load_us = worker.link.predict_us(loads * worker.block_bytes)
+    if worker.store_id:
+        loads, load_us = load_run(worker, keys, cached, policy, cell.fleet.reach_of(worker, cell.now_us))
         cached += loads
     if worker.computing:
         joins = _join_run(worker, keys, cached)

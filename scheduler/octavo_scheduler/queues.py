@@ -69,6 +69,14 @@ class WaitingQueue:
         """Takes the one that `peek` returned out of sight."""
         self._line_of(request).park(request)
 
+    def park_tenant(self, request: Request) -> bool:
+        """Takes its whole tenant out of sight; False where the policy knows no tenants."""
+        return self._line_of(request).park_tenant(request)
+
+    def unpark_tenant(self, request: Request) -> None:
+        """Puts the tenant back."""
+        self._line_of(request).unpark_tenant(request)
+
     def unpark(self, request: Request) -> None:
         """Puts it back."""
         self._line_of(request).unpark(request)
@@ -88,12 +96,14 @@ class Turn:
     The order is looked up anew for each request, so what an admission is charged for counts at once.
     """
 
-    __slots__ = ("_now_us", "_passed", "_queue")
+    __slots__ = ("_hidden", "_now_us", "_passed", "_queue", "_whole_tenant")
 
     def __init__(self, queue: WaitingQueue, now_us: int) -> None:
         self._queue = queue
         self._now_us = now_us
         self._passed: list[Request] = []
+        self._hidden: list[Request] = []
+        self._whole_tenant = False
 
     def __enter__(self) -> Turn:
         return self
@@ -104,10 +114,19 @@ class Turn:
         for request in self._passed:
             if request.queued:
                 self._queue.unpark(request)
+        for request in self._hidden:
+            self._queue.unpark_tenant(request)
+
+    def pass_tenant(self) -> None:
+        """Nobody of the present request's tenant can start: the next one is another's, however many wait."""
+        self._whole_tenant = True
 
     def __iter__(self) -> Iterator[Request]:
         while (request := self._queue.peek(self._now_us)) is not None:
             yield request
-            if request.queued:
+            whole_tenant, self._whole_tenant = self._whole_tenant, False
+            if whole_tenant and self._queue.park_tenant(request):
+                self._hidden.append(request)
+            elif request.queued:
                 self._queue.park(request)
                 self._passed.append(request)

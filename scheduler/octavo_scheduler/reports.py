@@ -10,9 +10,13 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.orders import Label
+from octavo_scheduler.reach import note_missed
 from octavo_scheduler.request import NO_PARENT, Phase, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
+
+REMOTE_TIER = "remote"
+"""What a kvstore calls blocks that it has just fetched from another host."""
 
 
 class ProtocolError(Exception):
@@ -173,7 +177,8 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     """A transfer's hold ends; a load moves the sequence's start to what really came."""
     ok = min(done.ok_blocks, len(transfer.blocks))
     directory = cell.fleet.directory_of(worker)
-    worker.link.observe(done.bytes, done.lookup_us, done.transfer_us)
+    link = worker.peer_link if done.tier == REMOTE_TIER else worker.link
+    link.observe(done.bytes, done.lookup_us, done.transfer_us)
     if directory is not None and not ok and cell.now_us - transfer.started_us >= cell.policy.load_limit_us:
         directory.stuck(cell.now_us)
     if transfer.kind == "offload":
@@ -184,8 +189,8 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
             directory.stored(transfer.keys[:ok])
     else:
         _end_load(cell, worker, transfer, done, ok, labels)
-        if directory is not None and ok < len(transfer.keys):
-            directory.missed(transfer.keys[ok:])
+        if directory is not None:
+            note_missed(directory, cell.fleet.stores, transfer.sources, transfer.keys, ok, cell.now_us)
     for block in reversed(transfer.blocks):
         worker.pool.drop_transfer(block)
     cell.admission_due = True

@@ -26,6 +26,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
+    beside = worker.of_tenant[request.tenant]
     cached_len = len(plan.matched) * worker.block_tokens
     forecast_us = (
         learn.start_forecast_us(cell, worker, leader_choice.length - cached_len) if not plan.load_keys else 0.0
@@ -58,7 +59,9 @@ def admit(cell: Cell, plan: Plan) -> None:
             sampling=request.sampling,
             seed=leader_choice.seed,
             deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
-            rank=prefill_turn(cell.policy, request, prefill_us, cell.now_us, rank),
+            rank=prefill_turn(
+                cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank
+            ),
             max_len=request.max_len,
             request_id=request.request_id,
             traceparent=request.traceparent,
@@ -96,6 +99,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
     worker.pace.join(sequence.itl_target_us)
     cell.running_priorities[choice.request.priority] += 1
+    worker.of_tenant[choice.request.tenant] += 1
     worker.hungry[sequence] = None
     worker.prefilling[sequence] = None
     worker.ungranted += sequence.ungranted(worker.block_tokens)
@@ -109,14 +113,14 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
 def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker, base = plan.worker, len(plan.matched)
     blocks = leader.blocks[base : base + len(plan.load_keys)]
-    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base)
+    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base, plan.sources)
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
     worker.transfers[transfer.xfer_id] = transfer
     leader.choice.request.holds += 1
     leader.wait_xfer = transfer.xfer_id
-    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us)
+    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us, plan.sources)
     transfer.order_number = worker.order(load)
     return transfer.xfer_id
 
@@ -278,6 +282,9 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     """The residency is over: the choice waits again unless it has ended."""
     choice = sequence.choice
     request = choice.request
+    worker.of_tenant[request.tenant] -= 1
+    if not worker.of_tenant[request.tenant]:
+        del worker.of_tenant[request.tenant]
     cell.running_priorities[request.priority] -= 1
     if not cell.running_priorities[request.priority]:
         del cell.running_priorities[request.priority]

@@ -215,17 +215,27 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         if (other := driver.stores.get(hello.store_id)) is not None:
             other.close("the kvstore dialled in again")
         driver.stores[hello.store_id] = connection
+        connection.peer_address = wire.peer_address(hello.peer_address, context.peer())
         self._log.info("kvstore %s dialled in", hello.store_id)
 
         def leave() -> None:
             if driver.stores.get(hello.store_id) is connection:
                 del driver.stores[hello.store_id]
+                self._peers_changed()
             driver.feed(events.StoreLost(driver.clock_us(), hello.store_id, connection.number))
 
-        driver.feed(events.StoreJoined(driver.clock_us(), hello.store_id, connection.number))
+        reachable = bool(connection.peer_address)
+        driver.feed(events.StoreJoined(driver.clock_us(), hello.store_id, connection.number, reachable, hello.fetches))
+        self._peers_changed()
         welcome = pb.AttachStoreResponse(welcome=pb.StoreWelcome(scheduler_boot_id=driver.boot_id))
         reader, writer = self._read_store(context, connection), self._write_store(context, connection)
         await self._serve(context, connection, welcome, reader, writer, leave)
+
+    def _peers_changed(self) -> None:
+        """A kvstore came or went: every other one is told whom it can fetch from."""
+        for connection in self._driver.stores.values():
+            connection.peers_due = True
+            connection.wake.set()
 
     async def _read_store(self, context: Context, connection: StoreConnection) -> None:
         driver = self._driver
@@ -245,6 +255,15 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             if connection.inventory_due:
                 connection.inventory_due = False
                 await self._write(context, pb.AttachStoreResponse(inventory_request=pb.InventoryRequest()), guard)
+            if connection.peers_due:
+                connection.peers_due = False
+                await self._write(context, pb.AttachStoreResponse(peers=self._peers_of(connection)), guard)
+
+    def _peers_of(self, connection: StoreConnection) -> pb.StorePeers:
+        others = (other for other in self._driver.stores.values() if other is not connection and other.peer_address)
+        return pb.StorePeers(
+            peers=[pb.StorePeer(store_id=other.store_id, address=other.peer_address) for other in others]
+        )
 
     # -- streams ---------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo_scheduler.admission import growth_of
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
+from octavo_scheduler.limits.shown import door_figures, tenant_rows
 
 
 def counters(cell: Cell) -> dict[str, float]:
@@ -17,6 +18,7 @@ def counters(cell: Cell) -> dict[str, float]:
     values["registry_bytes"] = cell.registry.stored_bytes
     values["registry_names"] = len(cell.registry)
     values.update(cell.ledger.counters())
+    values.update(door_figures(cell))
     return values
 
 
@@ -52,6 +54,8 @@ def status(driver: Driver) -> pb.GetStatusResponse:
                 blocks_free=worker.pool.free_blocks,
                 steps=worker.steps,
                 pid=worker.hello.pid,
+                labels=sorted(worker.labels),
+                blocks_retired=worker.pool.retired_blocks,
                 block_bytes=worker.block_bytes,
                 block_tokens=worker.block_tokens,
                 step_tokens=cell.policy.budget_alone,
@@ -81,6 +85,7 @@ def status(driver: Driver) -> pb.GetStatusResponse:
         blocks_cached=sum(worker.pool.cached_blocks for worker in workers),
         blocks_leaked=int(values["blocks_leaked"]),
         counters=values,
+        tenants=tenant_rows(cell),
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from urllib.parse import unquote
 
 from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
+from octavo.v1 import kvstore_pb2 as kpb
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 
@@ -297,6 +299,10 @@ def write_order(order: orders.Order) -> wpb.Order:
                 keys=pack_keys(order.keys),
                 block_ids=pack_u32(order.block_ids),
                 limit_us=order.limit_us,
+                sources=[
+                    kpb.BlockSource(store_id=item.store_id, first=item.first, count=item.count)
+                    for item in order.sources
+                ],
             )
             return wpb.Order(load=load)
         case orders.Update():
@@ -347,8 +353,26 @@ def read_store(message: pb.AttachStoreRequest, store_id: str, connection: int, n
     if kind == "events":
         changes = [(item.key, item.removed) for item in message.events.events]
         return events.StoreChanged(now_us, store_id, connection, message.events.first_number, changes)
+    if kind == "codec":
+        codec = message.codec
+        saved = codec.saved_bytes
+        return events.StoreCoded(now_us, store_id, codec.blocks, codec.saved_us, codec.cost_us, saved)
     if kind == "inventory":
         inventory = message.inventory
         keys = _keys(inventory.keys, "inventory.keys")
         return events.StoreInventory(now_us, store_id, connection, inventory.number, keys, inventory.last)
     return None
+
+
+def peer_address(told: str, dialled_from: str) -> str:
+    """Where a kvstore's peers reach it: `told`, its host taken from gRPC's name of the caller (`ipv4:10.0.0.5:4242`) if it has none.
+
+    Empty: nowhere.
+    """
+    host, colon, port = told.rpartition(":")
+    if host or not colon:
+        return told
+    kind, _, caller = dialled_from.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return f"127.0.0.1:{port}"  # it came over a unix socket: the same host
+    return f"{unquote(caller.rpartition(':')[0])}:{port}"

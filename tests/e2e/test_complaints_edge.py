@@ -240,7 +240,7 @@ async def test_overload_and_a_flood_of_tiny_requests(make_cluster: Callable[...,
                 await asyncio.sleep(0.05)
         async with httpx.AsyncClient(base_url=cluster.http_url) as http:
             shed = await http.post(COMPLETIONS, json=completion())
-        assert (shed.status_code, shed.json()["error"]["code"]) == (429, "rejected-queue-full")
+        assert (shed.status_code, shed.json()["error"]["code"]) == (429, "rejected-queue-requests")
         assert int(shed.headers["retry-after"]) >= 1
         async with AsyncClient(cluster.grpc_address, deadline_s=0.5) as client:
             with pytest.raises(Overloaded) as caught:

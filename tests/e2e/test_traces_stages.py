@@ -262,9 +262,9 @@ async def test_a_deadline_and_a_refusal_have_their_spans(staged: Staged) -> None
     assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     await asyncio.gather(*busy)
     spans = await spans_of(staged, refused_id, "rejected")
-    assert spans["rejected"].attributes["octavo.reason"] == "rejected-queue-full"
+    assert spans["rejected"].attributes["octavo.reason"] == "rejected-queue-requests"
     assert spans["rejected"].attributes["octavo.waiting"] == 2
-    assert spans["request"].attributes["octavo.reason"] == "rejected-queue-full"
+    assert spans["request"].attributes["octavo.reason"] == "rejected-queue-requests"
 
 
 async def test_every_query_of_the_dashboard_returns_data_after_this_load(staged: Staged) -> None:

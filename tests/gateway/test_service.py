@@ -212,14 +212,14 @@ async def test_overload_carries_a_retry_delay(stack: Any, request_of: Any) -> No
     stack.scheduler.finish(
         submit.request_id,
         "rejected",
-        reason="rejected-queue-full",
+        reason="rejected-queue-requests",
         message="4096 requests wait",
         retry_after_us=1_500_000,
     )
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await reading
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert details(caught.value) == {"reason": "rejected-queue-full", "retry_s": 1.5}
+    assert details(caught.value) == {"reason": "rejected-queue-requests", "retry_s": 1.5}
 
 
 @pytest.mark.parametrize(

@@ -188,14 +188,15 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     assert ahead.reasons == {1: "failed", 2: "length"}
 
 
-def test_out_of_memory_while_a_step_runs_fails_one_sequence() -> None:
+def test_out_of_memory_while_a_step_runs_costs_a_smaller_step() -> None:
     rig = rig_of(PipelinedEngine)
     rig.admit(1, prompt_of(9), max_new=8, rank=0)
     rig.admit(2, prompt_of(9, 1), max_new=8, rank=1)
     rig.engine.backend.fail_at = {4}
     rig.run()
-    assert rig.reasons == {1: "length", 2: "failed"}
-    assert rig.tokens[1] == alone_tokens(prompt_of(9), 8)
+    assert rig.reasons == {1: "length", 2: "length"}
+    assert rig.tokens[1] == alone_tokens(prompt_of(9), 8) and rig.tokens[2] == alone_tokens(prompt_of(9, 1), 8)
+    assert sum(report.failed_allocations for report in rig.reports) == 1
     assert rig.engine.backend.events.count("launch") == rig.engine.backend.events.count("result")
 
 

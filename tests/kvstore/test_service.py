@@ -15,6 +15,8 @@ from octavo.rpc.host import SERVER_OPTIONS
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 from octavo_kvstore.block import Block
+from octavo_kvstore.codecs.shape import PayloadShape
+from octavo_kvstore.codecs.shapes import ShapeTable, Told
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.service import MAX_PAYLOAD_BYTES, KvStoreServicer
 from octavo_kvstore.store import Store
@@ -118,7 +120,7 @@ async def test_pins_hold_through_eviction_and_end(live: Live) -> None:
     assert await live.get([2]) == []
     await live.stub.Unpin(pb.UnpinRequest(lease=pinned.lease))
     assert (await live.stub.GetStats(pb.GetStatsRequest())).counters["leases"] == 0
-    nothing = await live.stub.Pin(pb.PinRequest(keys=keys, layout=LAYOUT))
+    nothing = await live.stub.Pin(pb.PinRequest(keys=key_of(99), layout=LAYOUT))
     assert (nothing.lease, nothing.held) == (0, 0)
     await live.stub.Unpin(pb.UnpinRequest(lease=12345))
 
@@ -144,6 +146,30 @@ async def test_contains_and_delete(live: Live) -> None:
     deleted = await live.stub.Delete(pb.DeleteRequest(keys=keys))
     assert deleted.deleted == 2
     assert await live.get([0]) == []
+
+
+async def test_what_a_worker_says_of_its_layout_is_learnt(tmp_path: Path) -> None:
+    shapes = ShapeTable()
+    servicer = KvStoreServicer(Store(HeapTier(2**20), None, PinTable()), "s", "b", shapes=shapes)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with open_channel(f"127.0.0.1:{port}") as channel:
+        stub = kvstore_pb2_grpc.KvStoreServiceStub(channel)
+        shape = pb.PayloadShape(layers=2, halves=2, heads=1, tokens=16, width=8, dtype="bfloat16")
+        told, plain = put_request(make_block(1)), put_request(make_block(2))
+        told.shape.CopyFrom(shape)
+        told.exact = True
+        assert (await stub.Put(iter([told, plain]))).stored == 2
+        assert shapes.get(LAYOUT) == Told(PayloadShape(2, 2, 1, 16, 8, "bfloat16"), True)
+        told.shape.dtype = "float12"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Put(iter([told]))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert (caught.value.details() or "").startswith("shape.dtype: ")
+    await server.stop(None)
+    servicer.close()
 
 
 async def test_stats_count(live: Live) -> None:

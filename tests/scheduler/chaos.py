@@ -14,7 +14,19 @@ from random import Random
 from octavo.packing import pack_u32, unpack_u32
 from octavo.step import Chunk, SeqView, StepBudget, compose
 from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
-from octavo_scheduler.orders import Admit, Grant, Label, Leave, Load, Offload, Order, StepPolicy, Stop, Update
+from octavo_scheduler.orders import (
+    Admit,
+    Grant,
+    Label,
+    Leave,
+    Load,
+    LoadSource,
+    Offload,
+    Order,
+    StepPolicy,
+    Stop,
+    Update,
+)
 
 POISON = -1
 VOCAB = 64
@@ -75,6 +87,8 @@ class ChaosTransfer:
     keys: list[bytes]
     left: int
     ok_blocks: int
+    sources: list[LoadSource] = field(default_factory=list)
+    remote: bool = False
 
 
 class ChaosStore:
@@ -87,6 +101,20 @@ class ChaosStore:
         self.next_number = 1
         self.events: list[tuple[int, bytes, bool]] = []
         self.alive = True
+        self.peers: dict[str, ChaosStore] = {}
+        self.fetched = 0
+
+    def fetch(self, key: bytes, sources: list[LoadSource], index: int) -> list[int] | None:
+        """From the first peer that is named for the index, lives and holds the key."""
+        for source in sources:
+            peer = self.peers.get(source.store_id)
+            if source.first <= index < source.first + source.count and peer is not None and peer.alive:
+                content = peer.held.get(key)
+                if content is not None:
+                    self.fetched += 1
+                    self.put(key, content)
+                    return content
+        return None
 
     def put(self, key: bytes, content: list[int]) -> None:
         known = self.held.get(key)
@@ -303,6 +331,8 @@ class ChaosWorker:
             ok = self.rng.randint(0, ok)
         left = 1 if self.calm else self.rng.randint(1, 5)
         transfer = ChaosTransfer(order.xfer_id, kind, list(order.block_ids), list(order.keys), left, ok)
+        if isinstance(order, Load):
+            transfer.sources = order.sources
         if kind == "load":
             self._poison(transfer.blocks)
         self.transfers[transfer.xfer_id] = transfer
@@ -326,6 +356,9 @@ class ChaosWorker:
             else:
                 held = store.held.get(key)
                 if held is None:
+                    held = store.fetch(key, transfer.sources, done)
+                    transfer.remote = held is not None
+                if held is None:
                     break
                 self.content[block] = list(held)
             done += 1
@@ -338,7 +371,9 @@ class ChaosWorker:
                 continue
             ok = self._copy(transfer)
             del self.transfers[transfer.xfer_id]
-            self.report.transfers_done.append(TransferDone(transfer.xfer_id, ok, ok * 1000, 100, 500))
+            self.report.transfers_done.append(
+                TransferDone(transfer.xfer_id, ok, ok * 1000, 100, 500, "remote" if transfer.remote else "")
+            )
             self.must_send = True
             for sequence in self.sequences.values():
                 if sequence.wait_xfer == transfer.xfer_id:

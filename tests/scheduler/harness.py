@@ -179,7 +179,7 @@ class Simulation:
         self.stores[store.store_id] = (store, connection)
         store.alive = True
         store.events.clear()
-        self.feed(StoreJoined(self.now_us, store.store_id, connection))
+        self.feed(StoreJoined(self.now_us, store.store_id, connection, bool(store.peers), bool(store.peers)))
 
     def kill_store(self, store_id: str) -> None:
         store, connection = self.stores.pop(store_id)

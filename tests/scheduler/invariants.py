@@ -35,6 +35,7 @@ def check_worker(worker: Worker) -> None:
     assert (wrong := worker.audit()) == [], wrong
     assert worker.pool.free_blocks >= 0
     targets: Counter[int] = Counter()
+    assert worker.of_tenant == Counter(item.choice.request.tenant for item in worker.sequences.values())
     for sequence in worker.sequences.values():
         assert 0 not in sequence.blocks, "the null block was allocated"
         if sequence.itl_target_us:

@@ -179,12 +179,12 @@ def test_a_full_queue_refuses_naming_the_unit() -> None:
     simulation, gateway = make(Policy(max_num_seqs=1, max_waiting_requests=2, max_waiting_prompt_tokens=50))
     kept = [simulation.submit(gateway, [i], 2) for i in range(3)]
     refused = simulation.submit(gateway, [9], 2)
-    assert refused.reason == "rejected-queue-full"
+    assert refused.reason == "rejected-queue-requests"
     simulation.settle()
     assert all(client.outcome == "finished" for client in kept)
     kept = [simulation.submit(gateway, [i] * 30, 2) for i in range(2)]
     refused = simulation.submit(gateway, [9] * 30, 2)
-    assert refused.reason == "rejected-queue-full"
+    assert refused.reason == "rejected-queue-prompt-tokens"
     simulation.settle()
 
 

@@ -126,11 +126,14 @@ def test_a_live_list_that_disagrees_closes_the_epoch() -> None:
     done(simulation, client)
 
 
-def test_the_next_wakeup_is_the_next_deadline() -> None:
+def test_the_next_wakeups_are_when_a_deadline_cannot_be_met_any_more_and_the_deadline() -> None:
     simulation, gateway = make()
-    simulation.submit(gateway, [1, 2], 60, deadline_us=123_456)
-    effects = simulation.feed(Tick(simulation.now_us))
-    assert effects.next_wakeup_us == simulation.now_us + 123_456
+    client = simulation.submit(gateway, [1, 2], 60, deadline_us=123_456)
+    deadline_us = simulation.now_us + 123_456
+    first_us = simulation.feed(Tick(simulation.now_us)).next_wakeup_us
+    assert deadline_us - 10_000 < first_us < deadline_us
+    # it runs: what it takes at least is no reason to end it
+    assert simulation.feed(Tick(first_us)).next_wakeup_us == deadline_us and not client.outcome
 
 
 # -- tiers ---------------------------------------------------------------------------------------------------------

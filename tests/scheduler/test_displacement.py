@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from octavo_scheduler.admission import MAX_PREEMPTIONS
 from octavo_scheduler.policy import Policy
-from octavo_scheduler.preemption import MOST_PREEMPTIONS, may_displace
+from octavo_scheduler.preemption import may_displace
 
 from tests.scheduler.policies.scenes import policy_of, request
 from tests.scheduler.scenes import counters, done, make, run, run_until
@@ -64,7 +65,8 @@ def test_slots_are_room_too() -> None:
 def test_who_may_displace_whom() -> None:
     urgent, own = request("urgent", tenant="a", priority=2), request("own", tenant="a")
     other = request("other", tenant="b")
-    spared = request("spared", tenant="a", preemptions=MOST_PREEMPTIONS)
+    spared = request("spared", tenant="a")
+    spared.choices[0].preemptions = MAX_PREEMPTIONS
     expected = {
         "fcfs": (False, False),
         "sjf": (False, False),

@@ -78,7 +78,7 @@ def test_a_refusal_is_a_fact_with_its_reason() -> None:
     clients = [simulation.submit(gateway, [4, 5, number], 2) for number in range(3)]
     run(simulation)
     facts = named(simulation, "rejected")
-    assert [fact.attributes["reason"] for fact in facts] == ["rejected-queue-full"] * 2
+    assert [fact.attributes["reason"] for fact in facts] == ["rejected-queue-requests"] * 2
     assert all(fact.attributes["waiting"] == 1 for fact in facts)
     done(simulation, running, clients[0])
 

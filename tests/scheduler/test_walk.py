@@ -50,10 +50,14 @@ class Walk:
             },
         )
         self.simulation = Simulation(rng, policy, delay_us=rng.choice((0, 2000, 30_000)))
-        self.store = ChaosStore(rng)
+        self.stores = [ChaosStore(rng)]
+        if seed % 3 == 1:  # two hosts, whose kvstores fetch from each other
+            self.stores.append(ChaosStore(rng, "host2"))
+            for store, other in zip(self.stores, reversed(self.stores), strict=True):
+                store.peers[other.store_id] = other
         block_tokens = rng.choice((2, 4))
         self.num_blocks = rng.choice((17, 30))
-        for number in range(rng.choice((1, 2))):
+        for number in range(rng.choice((1, 2)) if len(self.stores) == 1 else 2):
             self.simulation.add_worker(
                 ChaosWorker(
                     rng,
@@ -61,7 +65,7 @@ class Walk:
                     num_blocks=self.num_blocks,
                     block_tokens=block_tokens,
                     max_seqs=6,
-                    store=self.store,
+                    store=self.stores[number % len(self.stores)],
                     max_merge=rng.choice((1, 4)),
                 )
             )
@@ -133,14 +137,15 @@ class Walk:
 
     def store_moves(self) -> None:
         rng, simulation = self.rng, self.simulation
-        if "host" not in simulation.stores:
-            if rng.random() < 0.5:
-                simulation.add_store(self.store)
-            return
-        self.store.evict_some()
-        simulation.flush_store("host", lose=rng.random() < 0.2)
-        if rng.random() < 0.05:
-            simulation.kill_store("host")
+        for store in self.stores:
+            if store.store_id not in simulation.stores:
+                if rng.random() < 0.5:
+                    simulation.add_store(store)
+                continue
+            store.evict_some()
+            simulation.flush_store(store.store_id, lose=rng.random() < 0.2)
+            if rng.random() < 0.05:
+                simulation.kill_store(store.store_id)
 
     def jump(self) -> None:
         self.simulation.advance(self.rng.choice((50_000, 200_000)))

@@ -125,7 +125,12 @@ class Answer:
         return [
             (b"x-request-id", (self.request_id or generation.request_id).encode("latin-1", "replace")),
             (b"x-octavo-trace-id", generation.trace_id.encode()),
+            *([(b"x-octavo-degraded", degraded.encode())] if (degraded := self._degraded()) else []),
         ]
+
+    def _degraded(self) -> str:
+        """What overload made of any of the prompts."""
+        return " ".join(dict.fromkeys(item.degraded for item in self.call.generations if item.degraded))
 
     def _usage_so_far(self) -> UsageBody:
         prompt = sum(generation.prompt_tokens for generation in self.call.generations)
@@ -135,7 +140,8 @@ class Answer:
     def _envelope(self, kind: str, choices: Sequence[Any], usage: UsageBody | UnsetType | None) -> Envelope:
         generation = self.call.generations[0]
         name = self.form.id_prefix + (self.request_id or generation.request_id)
-        return Envelope(name, kind, self.created, generation.model, list(choices), self.fingerprint, usage)
+        degraded = self._degraded() or UNSET
+        return Envelope(name, kind, self.created, generation.model, list(choices), self.fingerprint, usage, degraded)
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -67,6 +67,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     priority: int | None = None
     slo_class: str | None = None
+    deadline_ms: int | None = None
     cache: CacheBody | None = None
 
 

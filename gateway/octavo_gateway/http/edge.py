@@ -38,7 +38,7 @@ class CallHeaders:
         params.idempotency_key = self.idempotency_key + suffix if self.idempotency_key else ""
         params.priority = _one_of("priority", params.priority, "X-Octavo-Priority", self.priority)
         params.slo_class = _one_of("slo_class", params.slo_class, "X-Octavo-Slo-Class", self.slo_class)
-        params.deadline_ms = self.deadline_ms
+        params.deadline_ms = _one_of("deadline_ms", params.deadline_ms, "X-Octavo-Deadline-Ms", self.deadline_ms)
         params.cache_off |= self.cache_off
         return params
 

@@ -53,7 +53,7 @@ def error_json(error: OctavoError, cost: Cost | UnsetType = UNSET) -> bytes:
 def error_headers(error: OctavoError) -> list[tuple[bytes, bytes]]:
     """Retry-After (whole seconds, at least 1) where waiting helps; the openai client's own hint where it does not."""
     headers = [(b"content-type", b"application/json")]
-    if isinstance(error, Overloaded | Unavailable):
+    if isinstance(error, Overloaded | Unavailable) or error.retry_after_s > 0:
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
     if isinstance(error, Unauthenticated):
         headers.append((b"www-authenticate", b"Bearer"))

@@ -118,6 +118,7 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         skip_special_tokens=body.skip_special_tokens is not False,
         priority=body.priority or 0,
         slo_class=body.slo_class or "",
+        deadline_ms=body.deadline_ms or 0,
         cache_off=bool(cache.off),
         cache_salt=one_salt(body.cache_salt or "", cache.salt or ""),
         cache_ttl_s=cache.ttl or 0.0,
@@ -140,7 +141,6 @@ _RENAMED = {
     "include_stop_str": "include_stop_str_in_output",
     "request_id": "X-Request-Id",
     "idempotency_key": "Idempotency-Key",
-    "deadline_ms": "X-Octavo-Deadline-Ms",
     "cache_off": "X-Octavo-Cache",
     "api_key": "Authorization",
 }

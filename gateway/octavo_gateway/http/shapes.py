@@ -95,6 +95,7 @@ class Envelope(msgspec.Struct, frozen=True):
     choices: list[Any]
     system_fingerprint: str | None = None
     usage: UsageBody | UnsetType | None = UNSET
+    octavo_degraded: str | UnsetType = UNSET  # of a request that was taken on for less than it asked for
 
 
 class ModelBody(msgspec.Struct, frozen=True):

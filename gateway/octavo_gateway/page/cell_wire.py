@@ -45,6 +45,7 @@ class CellWatch:
             "slo_classes": [_plain(item) for item in answer.slo_classes],
             "gateways": list(answer.gateways),
             "counters": dict(answer.counters),
+            "tenants": [_plain(item) for item in answer.tenants],
         }
 
     async def timeline(self, request_id: str, tenant: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Moment:
 EMPTY_CELL: dict[str, Any] = {
     "ready": False, "why_not_ready": "the scheduler does not answer", "waiting_count": 0, "running_count": 0,
     "waiting_prompt_tokens": 0, "workers": [], "stores": [], "running": [], "waiting": [], "recent": [],
-    "ledger": [], "slo_classes": [], "gateways": [], "counters": {},
+    "ledger": [], "slo_classes": [], "gateways": [], "counters": {}, "tenants": [],
 }  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def show(moment: Moment, window: LatencyWindow, audience: Audience, model: str) 
     }
     for name in ("running", "waiting", "recent"):
         shown[name] = [item for item in cell[name] if tenant in (None, item["tenant"])]
+    shown["tenants"] = [item for item in cell.get("tenants", []) if tenant in (None, item["tenant"])]
     if audience.sees_all:
         kept = (
             "waiting_count",

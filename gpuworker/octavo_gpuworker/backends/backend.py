@@ -74,6 +74,9 @@ class Backend(Protocol):
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether the error says that an allocation failed."""
 
+    def framework_bytes(self) -> int:
+        """Memory that the framework holds where the pool lies, the pool included: of the device, or of this process."""
+
     def relieve(self) -> None:
         """Gives back what is held in reserve, after an allocation failed."""
 

@@ -14,6 +14,7 @@ from octavo_gpuworker.backends.backend import StepResult
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.native_pool import NativePool
 from octavo_gpuworker.batch import StepBatch
+from octavo_gpuworker.memory import resident_bytes
 from octavo_gpuworker.native.batch import StepArrays
 from octavo_gpuworker.native.model import NativeModel, StepError
 from octavo_gpuworker.orders import TokenLogprobs
@@ -115,6 +116,9 @@ class NativeBackend:
 
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
+
+    def framework_bytes(self) -> int:
+        return resident_bytes()
 
     def relieve(self) -> None:
         """Nothing is held in reserve."""

@@ -22,6 +22,7 @@ from octavo_gpuworker.backends.torch_profiler import TorchProfiler
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import Drawn, draw_on_device, read_drawn, sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
+from octavo_gpuworker.memory import resident_bytes
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.inputs import StepInputs
@@ -131,6 +132,11 @@ class TorchBackend:
             or "can't allocate memory" in words
             or "not enough memory" in words
         )
+
+    def framework_bytes(self) -> int:
+        if self.decoder.device.type == "cuda":
+            return int(torch.cuda.memory_reserved(self.decoder.device))
+        return resident_bytes()
 
     def relieve(self) -> None:
         if self.decoder.device.type == "cuda":

@@ -58,6 +58,7 @@ class AsyncStream:
         self.trace_id = ""
         self.seed = 0
         self.prompt_tokens = 0
+        self.degraded = ""
         self.resumes = 0
         self.completion: Completion | None = None
         """Set once the stream has ended."""
@@ -188,7 +189,7 @@ class AsyncStream:
             started: pb.Started = event.started
             self.request_id = started.request_id or self.request_id
             self.model, self.trace_id = started.model, started.trace_id or self.trace_id
-            self.prompt_tokens, self.seed = started.prompt_tokens, started.seed
+            self.prompt_tokens, self.seed, self.degraded = started.prompt_tokens, started.seed, started.degraded
         elif which == "finished":
             self._finished = event.finished
         elif which == "delta":
@@ -255,6 +256,7 @@ class AsyncStream:
             first_token_ms=self._since_began_ms(self._first_token_s),
             last_token_ms=self._since_began_ms(self._last_token_s),
             resumes=self.resumes,
+            degraded=self.degraded,
         )
         self._on_finished(
             pb.AckRequest(

@@ -120,6 +120,8 @@ class Completion:
     last_token_ms: float = 0.0
     resumes: int = 0
     cost: Cost = field(default_factory=Cost)
+    degraded: str = ""
+    """What overload made of the request: `pool=LABEL`, `max_tokens=N`; empty: as asked for."""
 
     @property
     def text(self) -> str:

@@ -315,16 +315,18 @@ class SlotRef(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., length: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("arena_client", "keys", "layout", "meta")
+    __slots__ = ("arena_client", "keys", "layout", "meta", "length")
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
     arena_client: int
     keys: bytes
     layout: bytes
     meta: BlockMeta
-    def __init__(self, arena_client: _Optional[int] = ..., keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
+    length: int
+    def __init__(self, arena_client: _Optional[int] = ..., keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ..., length: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("slots",)
@@ -333,18 +335,20 @@ class ReserveResponse(_message.Message):
     def __init__(self, slots: _Optional[_Iterable[_Union[SlotRef, _Mapping]]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("arena_client", "layout", "filled", "shape", "exact")
+    __slots__ = ("arena_client", "layout", "filled", "given_up", "shape", "exact")
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     FILLED_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     arena_client: int
     layout: bytes
     filled: _containers.RepeatedCompositeFieldContainer[FilledSlot]
+    given_up: _containers.RepeatedScalarFieldContainer[int]
     shape: PayloadShape
     exact: bool
-    def __init__(self, arena_client: _Optional[int] = ..., layout: _Optional[bytes] = ..., filled: _Optional[_Iterable[_Union[FilledSlot, _Mapping]]] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., exact: _Optional[bool] = ...) -> None: ...
+    def __init__(self, arena_client: _Optional[int] = ..., layout: _Optional[bytes] = ..., filled: _Optional[_Iterable[_Union[FilledSlot, _Mapping]]] = ..., given_up: _Optional[_Iterable[int]] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., exact: _Optional[bool] = ...) -> None: ...
 
 class FilledSlot(_message.Message):
     __slots__ = ("slot", "key", "parent", "meta")

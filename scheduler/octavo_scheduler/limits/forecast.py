@@ -85,15 +85,19 @@ def forecast(cell: Cell, ask: Ask) -> Forecast | None:
         batch = rates.batch(mix)
         context = batch * (mix.prompt + 0.5 * mix.output)
         half_step_us = 0.5 * rates.decode_step_us(batch, mix)
-        raw_start_us = half_step_us + prefill_us(worker.costs, prefill_tokens, 0, batch, context, policy)
+        budget = worker.pace.budget
+        raw_start_us = half_step_us + prefill_us(worker.costs, prefill_tokens, 0, batch, context, budget)
+        correction = cell.busy_correction
     else:
         raw_wait_us = 0.0
-        raw_start_us = start_us(worker, prefill_tokens, policy)
+        raw_start_us = start_us(worker, prefill_tokens, policy, cell.now_us)
+        correction = cell.start_correction
         batch = len(worker.sequences) + ask.choices
-    step_us = rates.busy_step_us(batch, mix) if waits else rates.decode_step_us(batch, mix)
+    # beside those that run now, prompts that come are prefilled too: the mean of what was observed has them
+    step_us = rates.busy_step_us(batch, mix) if waits else max(worker.costs.step_us, rates.decode_step_us(batch, mix))
     return Forecast(
         wait_us=raw_wait_us * cell.wait_correction.factor,
-        start_us=raw_start_us * cell.start_correction.factor,
+        start_us=raw_start_us * correction.factor,
         decode_us=max(0.0, ask.output_tokens - 1) * step_us,
         raw_wait_us=raw_wait_us,
         raw_start_us=raw_start_us,
@@ -108,7 +112,7 @@ def idle_service_us(cell: Cell, pool: str, prompt_tokens: int, output_tokens: fl
         return 0.0
     costs = min((worker.costs for worker in rates.sampled), key=lambda item: item.fixed_us)
     alone_us = costs.predict_step_us(0, 1, prompt_tokens)
-    return prefill_us(costs, prompt_tokens, 0, 0, 0, cell.policy) + max(0.0, output_tokens - 1) * alone_us
+    return prefill_us(costs, prompt_tokens, 0, 0, 0, cell.policy.budget_alone) + max(0.0, output_tokens - 1) * alone_us
 
 
 def ask_of(cell: Cell, request: Request, output_tokens: float) -> Ask:

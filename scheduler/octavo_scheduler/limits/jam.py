@@ -32,13 +32,21 @@ class Jam:
         self._pools.add(request.pool)
         self.total = not request.pool or self._all_held()
 
+    def holds_tenant(self, request: Request) -> bool:
+        """Whether everyone of its tenant is held back."""
+        return request.tenant in self._tenants
+
+    def hold_tenant(self, request: Request) -> None:
+        """Nobody of its tenant can start; others may."""
+        self._tenants.add(request.tenant)
+        self.total = self._all_held()
+
     def over_share(self, request: Request, plan: Plan) -> bool:
         """Whether the plan would give its tenant too much of the worker's pool; then the tenant waits."""
         more = plan.free_needed + plan.growth
         if not self._cell.tenants.over_share(plan.worker, request.tenant, more):
             return False
-        self._tenants.add(request.tenant)
-        self.total = self._all_held()
+        self.hold_tenant(request)
         return True
 
     def _all_held(self) -> bool:

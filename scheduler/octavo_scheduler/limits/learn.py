@@ -13,6 +13,7 @@ WATCHED_SHARE = 4
 
 def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
     """A request was seated for the first time."""
+    cell.counters["admissions"] += 1
     expected = cell.history.expect(request.tenant, request.max_tokens, len(request.prompt))
     cell.rates.mix.observe(prefill_tokens, len(request.prompt), expected)
     cell.drain.admitted(len(request.prompt), request.claimed_kv_tokens, cell.now_us)
@@ -23,9 +24,9 @@ def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
 
 def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int) -> float:
     """Raw prediction from an admission on `worker` to the first token; 0: this one is not watched."""
-    if cell.next_number % WATCHED_SHARE:
+    if cell.rates.mix.seen % WATCHED_SHARE:
         return 0.0
-    return start_us(worker, prefill_tokens, cell.policy)
+    return start_us(worker, prefill_tokens, cell.policy, cell.now_us)
 
 
 def from_first_token(cell: Cell, sequence: Sequence) -> None:
@@ -37,6 +38,8 @@ def from_first_token(cell: Cell, sequence: Sequence) -> None:
         cell.start_correction.observe(sequence.forecast_start_us, took_us)
     seen = request.forecast
     if seen is not None and request.first_token_us == cell.now_us > request.submitted_us:
+        if seen.raw_wait_us > 0 and took_us > 0:
+            cell.busy_correction.observe(seen.raw_start_us, took_us)
         cell.errors["ttft"].observe(seen.ttft_us, request.first_token_us - request.submitted_us)
 
 

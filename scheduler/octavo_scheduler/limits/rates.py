@@ -145,7 +145,7 @@ def _read(workers: list[Worker], now_us: int) -> PoolRates | None:
     )
 
 
-def start_us(worker: Worker, prefill_tokens: int, policy: Policy) -> float:
+def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int) -> float:
     """From an admission on `worker` to its first token: the step under way, then its prefill behind those before it."""
     costs = worker.costs
     backlog = worker.backlog_tokens() if worker.prefilling else 0
@@ -154,17 +154,25 @@ def start_us(worker: Worker, prefill_tokens: int, policy: Policy) -> float:
         if not sequence.stopping:
             decoding += sequence.first_token_us >= 0
             context += sequence.computed_len
-    residual_us = 0.5 * costs.predict_step_us(0, decoding, context) if decoding or backlog else 0.0
-    return residual_us + prefill_us(costs, prefill_tokens, backlog, decoding, context, policy)
+    budget = worker.pace.budget if decoding else policy.budget_alone
+    left_us = 0.0
+    if decoding or backlog:
+        # what is computed now was begun at about the last report
+        under_way = min(backlog, max(1, budget - decoding))
+        step_us = costs.predict_step_us(under_way, decoding, context)
+        since_us = now_us - worker.last_report_us
+        left_us = max(step_us - since_us, 0.0) if under_way or since_us < step_us else 0.5 * step_us
+        backlog -= under_way
+    return left_us + prefill_us(costs, prefill_tokens, backlog, decoding, context, budget)
 
 
 def prefill_us(
-    costs: StepCosts, prefill_tokens: float, backlog: float, decoding: float, context: float, policy: Policy
+    costs: StepCosts, prefill_tokens: float, backlog: float, decoding: float, context: float, budget: int
 ) -> float:
-    """Steps that compute `backlog` and then `prefill_tokens` beside `decoding` sequences with `context` tokens."""
-    budget = max(1.0, policy.max_num_batched_tokens - decoding) if decoding else float(policy.budget_alone)
+    """Steps of `budget` tokens that compute `backlog` and then `prefill_tokens` beside `decoding` sequences with
+    `context` tokens."""
     tokens = prefill_tokens + backlog
-    steps = max(1.0, -(-tokens // budget))
+    steps = max(1.0, -(-tokens // max(1.0, budget - decoding)))
     own_context = costs.context_token_us * tokens * (steps + 1) / 2  # each chunk attends to those before it
     step_us = costs.fixed_us + decoding * costs.decode_seq_us + context * costs.context_token_us
     return steps * step_us + tokens * costs.prefill_token_us + own_context

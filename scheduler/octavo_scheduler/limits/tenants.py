@@ -65,6 +65,10 @@ class Tenants:
         """Its own, or those of `*`."""
         return self._limits.get(tenant) or self._limits.get(OTHERS) or _NONE
 
+    def is_limited(self, tenant: str) -> bool:
+        """Whether the manifest names the tenant."""
+        return tenant in self._limits
+
     def names(self) -> list[str]:
         """Every tenant with a limit of its own or an account."""
         return sorted({*self.accounts, *self._limits} - {OTHERS})

@@ -6,13 +6,14 @@ from __future__ import annotations
 class Account:
     """A virtual counter: predicted device time divided by the group's weight, microseconds. It never decreases."""
 
-    __slots__ = ("in_sight", "name", "per_us", "virtual_us", "waiting")
+    __slots__ = ("hidden", "in_sight", "name", "per_us", "virtual_us", "waiting")
 
     def __init__(self, name: str, weight: float) -> None:
         self.name = name
         self.per_us = 1.0 / weight
         self.virtual_us = 0.0
         self.waiting = 0  # requests, the parked ones included
+        self.hidden = False  # passed over as a whole in the turn at hand
         self.in_sight = False  # its line is among those that are looked at
 
     def charge(self, device_us: float) -> None:

@@ -28,6 +28,7 @@ class FairLine:
 
     __slots__ = (
         "_accounts",
+        "_by_tenant",
         "_floor_us",
         "_group_of",
         "_heap",
@@ -44,11 +45,13 @@ class FairLine:
         weights: Mapping[str, float],
         make_line: Callable[[str], Line],
         window_us: float = 0.0,
+        by_tenant: bool = True,
     ) -> None:
         self._group_of = group_of
         self._weights = weights
         self._make_line = make_line
         self._window_us = window_us
+        self._by_tenant = by_tenant
         self._accounts: dict[str, Account] = {}
         self._lines: dict[str, Line] = {}
         self._heap: list[tuple[float, int, Account]] = []  # may hold an older, smaller counter than the account's own
@@ -77,6 +80,21 @@ class FairLine:
         account = self._accounts[self._group_of(request)]
         self._lines[account.name].unpark(request)
         self._show(account)
+
+    def park_tenant(self, request: Request) -> bool:
+        account = self._accounts[self._group_of(request)]
+        if self._by_tenant:
+            account.hidden = True
+            return True
+        return self._lines[account.name].park_tenant(request)
+
+    def unpark_tenant(self, request: Request) -> None:
+        account = self._accounts[self._group_of(request)]
+        account.hidden = False
+        if not self._by_tenant:
+            self._lines[account.name].unpark_tenant(request)
+        if account.waiting:
+            self._show(account)
 
     def remove(self, request: Request) -> None:
         account = self._accounts[self._group_of(request)]
@@ -114,7 +132,7 @@ class FairLine:
         heap = self._heap
         while heap:
             virtual_us, number, account = heap[0]
-            if not account.waiting:
+            if not account.waiting or account.hidden:
                 heapq.heappop(heap)
                 account.in_sight = False
             elif virtual_us != account.virtual_us:
@@ -124,6 +142,10 @@ class FairLine:
 
     def _compete(self, now_us: int) -> tuple[Account, Head] | None:
         heap = self._heap
+        if len(heap) == 1:  # nobody to compete with
+            account = heap[0][2]
+            head = None if account.hidden or not account.waiting else self._lines[account.name].peek(now_us)
+            return (account, head) if head is not None else None
         best: tuple[Account, Head] | None = None
         looked_at: list[tuple[float, int, Account]] = []
         least_us = 0.0

@@ -35,6 +35,12 @@ class Line(Protocol):
     def unpark(self, request: Request) -> None:
         """Puts a parked request back to its place."""
 
+    def park_tenant(self, request: Request) -> bool:
+        """Parks everyone of its tenant beside it in one go; False: this line cannot, and nothing has changed."""
+
+    def unpark_tenant(self, request: Request) -> None:
+        """The reverse."""
+
     def remove(self, request: Request) -> None:
         """Forgets a request, in sight or parked. Its `queued` is False already."""
 
@@ -75,6 +81,12 @@ class OrderedLine:
 
     def unpark(self, request: Request) -> None:
         self._enter(request)
+
+    def park_tenant(self, request: Request) -> bool:
+        return False
+
+    def unpark_tenant(self, request: Request) -> None:
+        raise ValueError(f"{request.request_id}: no tenant is parked in a line that has none")
 
     def remove(self, request: Request) -> None:
         self._live -= 1

@@ -69,7 +69,7 @@ def make_lines(policy: Policy, outlook: Outlook, classes: Mapping[str, SloClass]
     def line_of(name: str) -> Line:
         return make_line(own[name].policy if name else policy.order, policy, outlook)
 
-    return FairLine(queue_of, {name: item.weight for name, item in own.items()}, line_of)
+    return FairLine(queue_of, {name: item.weight for name, item in own.items()}, line_of, by_tenant=False)
 
 
 def _tenant(request: Request) -> str:

@@ -35,15 +35,15 @@ class SloLine:
         self._pushes = 0
 
     def _urgency(self, request: Request) -> QueueKey:
-        return (_SAVABLE, -request.priority, self._outlook.latest_start_us(request), request.queue_number)
+        request.latest_start_us = self._outlook.latest_start_us(request)
+        return (_SAVABLE, -request.priority, request.latest_start_us, request.queue_number)
 
     def push(self, request: Request) -> tuple[Account, ...]:
         request.lost = False
         self._savable.push(request)
         if request.first_token_us < 0 and self._outlook.has_deadline(request):
             self._pushes += 1
-            latest_us = int(request.queue_key[2])
-            heapq.heappush(self._due, (latest_us, self._pushes, request.queue_key, request))
+            heapq.heappush(self._due, (request.latest_start_us, self._pushes, request.queue_key, request))
         return ()
 
     def peek(self, now_us: int) -> Head | None:
@@ -58,6 +58,12 @@ class SloLine:
 
     def unpark(self, request: Request) -> None:
         (self._lost if request.lost else self._savable).unpark(request)
+
+    def park_tenant(self, request: Request) -> bool:
+        return False
+
+    def unpark_tenant(self, request: Request) -> None:
+        raise ValueError(f"{request.request_id}: no tenant is parked in a line that has none")
 
     def remove(self, request: Request) -> None:
         if request.lost:

@@ -82,6 +82,7 @@ class FakeGeneration:
     def __init__(self, request_id: str, script: Sequence[Item]) -> None:
         self.request_id, self.trace_id, self.model = request_id, "ab" * 16, "smollm2"
         self.prompt_tokens, self.seed = 5, 1
+        self.degraded, self.max_tokens = "", 16
         self.cost = Cost()
         self.closed: list[str] = []
         self.was_closed = asyncio.Event()

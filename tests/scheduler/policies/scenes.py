@@ -22,11 +22,15 @@ def policy_of(order: str, **options: object) -> Policy:
     return Policy(order=order, **values)  # type: ignore[arg-type]
 
 
-def queue_of(policy: Policy) -> WaitingQueue:
+def outlook_of(policy: Policy) -> Outlook:
     fleet = Fleet()
     fleet.workers[1] = Worker(WorkerJoined(0, 1, "w", 100, 16, 8, 10_000, calibration=CALIBRATION), policy)
+    return Outlook(policy, fleet, OutputHistory(16), parse_classes(policy.slo_classes))
+
+
+def queue_of(policy: Policy) -> WaitingQueue:
     classes = parse_classes(policy.slo_classes)
-    return WaitingQueue(make_lines(policy, Outlook(policy, fleet, OutputHistory(16), classes), classes))
+    return WaitingQueue(make_lines(policy, outlook_of(policy), classes))
 
 
 def request(name: str, arrival_us: int = 0, prompt: int = 10, tenant: str = "t", **options: object) -> Request:

@@ -7,6 +7,7 @@ from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellResult
 from octavo_scheduler.simulate.hardware import Hardware
 
+from tests.scheduler.policies.scenes import names, policy_of, queue_of, request
 from tests.scheduler.scenes import done, make
 from tests.scheduler.scenes import run as iterate
 from tests.scheduler.simulate.scenes import ROUND, row, run
@@ -115,3 +116,61 @@ def test_the_core_orders_that_budget_and_the_simulated_worker_follows_it() -> No
     result = run(rows, plain, Policy(max_num_batched_tokens=512, slo_classes=NO_TARGETS))
     # the stall of a stream is the step with the whole budget: 10 ms and 510 tokens at 0.1 ms
     assert max(tally.itl_max_us for tally in result.tallies[:2]) == 10_000 + 510 * 100
+
+
+def flooded(order: str) -> tuple[CellResult, list[int]]:
+    """A tenant that floods eight slots, another that asks now and then: TTFT of the other's, microseconds."""
+    rows = [row(0, prompt=64, output=40, tenant="flood", name=f"f{number}") for number in range(60)]
+    rows += [row(200 + 300 * number, prompt=64, output=4, tenant="small", name=f"s{number}") for number in range(5)]
+    result = run(rows, ROUND, Policy(order=order, max_num_seqs=8, slo_classes=NO_TARGETS))
+    return result, [tally.ttft_us for tally in result.tallies if tally.row.tenant == "small"]
+
+
+def test_a_newcomer_finds_a_slot_beside_a_flood_under_fair_policies() -> None:
+    for order in ("fair", "slo-fair"):
+        _result, small = flooded(order)
+        # before the first one came nobody knew of its tenant: all slots were taken until their sequences ended
+        assert max(small[2:]) <= 120_000, order
+    assert max(flooded("fcfs")[1]) > 500_000
+
+
+def test_a_tenant_alone_has_all_slots_and_so_it_has_once_the_other_has_gone() -> None:
+    rows = [row(0, prompt=8, output=40, tenant="a", name=f"a{number}") for number in range(16)]
+    policy = Policy(order="fair", max_num_seqs=8, slo_classes=NO_TARGETS)
+    assert max(sample.running for sample in run(rows, ROUND, policy).samples) == 8
+    other = row(1, prompt=8, output=1, tenant="b")
+    late = [row(12_000, prompt=8, output=40, tenant="a", name=f"late{number}") for number in range(16)]
+    shared = run([rows[0], other, *[row(500, prompt=8, output=40, tenant="a", name=f"n{i}") for i in range(16)], *late],
+                 ROUND, policy).samples  # fmt: skip
+    assert max(sample.running for sample in shared if 500_000 < sample.at_us < 1_500_000) == 6
+    assert max(sample.running for sample in shared if sample.at_us > 12_100_000) == 8
+
+
+def test_a_held_tenant_is_passed_over_as_a_whole() -> None:
+    queue = queue_of(policy_of("fair"))
+    for number in range(50):
+        queue.push(request(f"a{number}", tenant="a"))
+    queue.push(request("b0", tenant="b"))
+    seen = []
+    with queue.in_turn(0) as turn:
+        for item in turn:
+            seen.append(item.request_id)
+            if item.tenant == "a":
+                turn.pass_tenant()
+    assert seen == ["a0", "b0"]
+    assert len(names(queue)) == 51 and names(queue)[0] == "a0"
+
+
+def test_a_tenant_is_passed_over_inside_the_queue_of_a_class() -> None:
+    classes = {"default": {}, "chat": {"policy": "fair"}}
+    queue = queue_of(policy_of("fcfs", slo_classes=classes))
+    for number in range(5):
+        queue.push(request(f"c{number}", tenant="a", slo_class="chat"))
+        queue.push(request(f"d{number}", tenant="a", arrival_us=number))
+    seen = []
+    with queue.in_turn(0) as turn:
+        for item in turn:
+            seen.append(item.request_id)
+            turn.pass_tenant()
+    assert len([name for name in seen if name.startswith("c")]) == 1  # the plain queue goes one by one
+    assert len(seen) == 6 and len(names(queue)) == 10

@@ -5,22 +5,41 @@ from __future__ import annotations
 import pytest
 from octavo_scheduler.policies.turns import MAX_PRIORITY, STRETCH, prefill_turn
 from octavo_scheduler.policy import Policy
-from octavo_scheduler.simulate.worker import SimulatedWorker  # noqa: F401  (the ranks travel to it)
 
-from tests.scheduler.policies.scenes import policy_of, request
+from tests.scheduler.policies.scenes import outlook_of, policy_of, request
 from tests.scheduler.simulate.scenes import ROUND, row, run
 
 MS = 1000
 
 
 def turn(policy: Policy, prefill_ms: float, at_ms: float, number: int = 0, **options: object) -> int:
-    return prefill_turn(policy, request("r", **options), prefill_ms * MS, int(at_ms * MS), number)  # type: ignore[arg-type]
+    beside = int(options.pop("beside", 0))  # type: ignore[call-overload]
+    prompt = max(1, int(prefill_ms * 10))  # as the scenes' cost model has it, but for the step
+    asked = request("r", prompt=min(prompt, 100_000), **{"arrival_us": int(at_ms * MS), **options})  # type: ignore[arg-type]
+    return prefill_turn(policy.order, outlook_of(policy), asked, prefill_ms * MS, beside, int(at_ms * MS), number)
 
 
 def test_a_short_prompt_passes_a_long_one_until_that_has_waited_its_share() -> None:
-    policy = policy_of("slo-fair")
+    policy = policy_of("sjf")
     long = turn(policy, 1000, 0)
     assert turn(policy, 10, STRETCH * 990 - 1) < long < turn(policy, 10, STRETCH * 990 + 1)
+
+
+def test_a_tenant_that_runs_much_lets_a_newcomers_prefill_pass() -> None:
+    for order, passes in (("fair", True), ("slo-fair", True), ("sjf", False), ("fcfs", False)):
+        policy = policy_of(order)
+        assert (turn(policy, 100, 90, 2) < turn(policy, 100, 0, 1, beside=7)) == passes, order
+
+
+def test_under_slo_policies_the_least_slack_goes_first_and_what_is_lost_last() -> None:
+    classes = {"default": {"ttft_ms": 1000.0}, "patient": {"ttft_ms": 5000.0}, "batch": {}}
+    for order in ("slo", "slo-fair"):
+        policy = policy_of(order, slo_classes=classes)
+        tight, loose = turn(policy, 600, 0), turn(policy, 10, 0)
+        patient, lost = turn(policy, 600, 0, slo_class="patient"), turn(policy, 1500, 0)
+        batch, late = turn(policy, 10, 0, slo_class="batch"), turn(policy, 10, 5000, arrival_us=0)
+        begun = turn(policy, 1500, 0, first_token_us=0)
+        assert begun < tight < loose < patient < batch < lost < late, order
 
 
 def test_first_come_first_served_means_prefills_too() -> None:

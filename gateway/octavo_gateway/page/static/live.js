@@ -141,6 +141,11 @@ function drawTables(moment) {
     item.class, item.ttft_ms ? ms(item.ttft_ms) : "any", item.itl_p99_ms ? ms(item.itl_p99_ms) : "any", item.met, item.missed,
     item.per_s.toFixed(2),
   ]));
+  const limit = (value, most) => (most ? `${count(value)} of ${count(most)}` : count(value));
+  table(byId("tenants"), ["tenant", "requests", "blocks", "KV share", "tokens left", "rejected"], moment.tenants.map((row) => [
+    row.tenant, limit(row.requests, row.concurrency), count(row.held_blocks), row.kv_share < 1 ? `${Math.round(100 * row.kv_share)}%` : "any",
+    row.rate_tokens_per_s ? limit(Math.round(row.tokens_left), row.burst_tokens) : "any", count(row.rejected),
+  ]));
   table(byId("ledger"), ["technique", "entries", "saved", "cost", "net"], moment.ledger.map((row) => [
     row.technique.replace("_", " "), count(row.entries), ms(row.saved_ms), ms(row.cost_ms), ms(row.saved_ms - row.cost_ms),
   ]));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -12,10 +13,10 @@ from octavo.packing import pack_keys
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
-from octavo_kvstore.peers import shape_wire
 from octavo_kvstore.peers.pieces import WINDOW_BYTES, Ask, PeerFailed, Piece, RecordHead
-from octavo_kvstore.wire import meta_from
+from octavo_kvstore.wire import meta_from, read_shape
 
+log = logging.getLogger("octavo.kvstore.remote")
 _BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, ConnectionError, asyncio.InvalidStateError)
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 - missing in grpc-stubs
 
@@ -80,8 +81,8 @@ class FetchStream:
     async def grant(self, size_bytes: int) -> None:
         try:
             await self._call.write(pb.FetchRequest(credit_bytes=size_bytes))
-        except _BROKEN as error:
-            raise PeerFailed(_reason(error)) from error
+        except _BROKEN as error:  # all was sent already, or `pieces` is about to say what broke
+            log.debug("credit came too late: %s", _reason(error))
 
     def cancel(self) -> None:
         self._call.cancel()
@@ -92,7 +93,7 @@ def _piece(message: pb.FetchResponse) -> Piece:
     if message.HasField("head"):
         given = message.head
         try:
-            shape = shape_wire.read_shape(given.shape) if given.HasField("shape") else None
+            shape = read_shape(given.shape) if given.HasField("shape") else None
         except ValueError as error:
             raise PeerFailed(str(error)) from error
         head = RecordHead(

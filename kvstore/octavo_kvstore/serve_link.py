@@ -20,10 +20,9 @@ from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.forms import BY_NAME, LADDERS, RAW, Form
 from octavo_kvstore.codecs.shape import PayloadShape
 from octavo_kvstore.codecs.shapes import ShapeTable
-from octavo_kvstore.peers import shape_wire
 from octavo_kvstore.peers.pieces import PIECE_BYTES
 from octavo_kvstore.store import Store
-from octavo_kvstore.wire import meta_to
+from octavo_kvstore.wire import meta_to, write_shape
 
 MAX_FETCHES = 16
 """At once; another one is refused, which is a miss to its caller."""
@@ -73,11 +72,11 @@ class _Credit:
 class PeerServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
     """KvStoreService for other hosts: Fetch alone; every other method is UNIMPLEMENTED there."""
 
-    def __init__(self, store: Store, shapes: ShapeTable, choosers: dict[str, Chooser]) -> None:
-        """`choosers`: by the codec that a caller is willing to decode; missing ones are made as needed."""
+    def __init__(self, store: Store, shapes: ShapeTable, chooser: Chooser) -> None:
+        """`chooser` codes for callers whose codec is this host's own; one for each other codec is made when it is asked for."""
         self._store = store
         self._shapes = shapes
-        self._choosers = choosers
+        self._choosers = {chooser.codec: chooser}
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="kvstore-peer")
         self._running = 0
         self.blocks_sent = self.bytes_sent = self.refused = 0
@@ -85,6 +84,14 @@ class PeerServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
     def close(self) -> None:
         """Lets running reads end and starts no new ones; blocks."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def figures(self) -> dict[str, float]:
+        """Named as in instruments.py."""
+        return {
+            "peer_blocks_sent": float(self.blocks_sent),
+            "peer_bytes_sent": float(self.bytes_sent),
+            "peer_refused": float(self.refused),
+        }
 
     async def Fetch(
         self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context
@@ -141,6 +148,10 @@ class PeerServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
             self.blocks_sent += 1
         yield pb.FetchResponse(index=len(keys), end=True)
 
+    def _chooser(self, codec: str) -> Chooser:
+        chooser = self._choosers.get(codec)
+        return chooser if chooser is not None else self._choosers.setdefault(codec, Chooser(codec))
+
     def _read(self, key: bytes, ask: pb.FetchOpen, form: str) -> asyncio.Future[_Record | None]:
         return asyncio.get_running_loop().run_in_executor(self._pool, self._record, key, ask, form)
 
@@ -158,7 +169,7 @@ class PeerServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
             form = BY_NAME[wanted]  # to go on with a record, it must be the same bytes
             data = None if exact and form.lossy else form.encode(payload, shape)
         if data is None or form is None:
-            chooser = self._choosers.setdefault(ask.codec, Chooser(ask.codec))
+            chooser = self._chooser(ask.codec)
             form, data = chooser.encode(payload, shape, exact=exact, link_bytes_per_s=ask.link_bytes_per_s)
         return _Record(_head(block, form, data, shape), data)
 
@@ -171,7 +182,7 @@ def _head(block: Block, form: Form, data: bytes, shape: PayloadShape | None) -> 
         record_checksum=block.checksum if form is RAW else xxhash.xxh3_64_intdigest(data),
         payload_bytes=len(block.payload),
         payload_checksum=block.checksum,
-        shape=shape_wire.write_shape(shape),
+        shape=write_shape(shape),
         meta=meta_to(replace(block.meta, pinned=False), time.time()),  # a pin is of this host alone
     )
 

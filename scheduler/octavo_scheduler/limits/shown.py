@@ -1,0 +1,56 @@
+"""Limits, tenants and prediction errors as people and Prometheus see them."""
+
+from __future__ import annotations
+
+from octavo.v1 import scheduler_pb2 as pb
+
+from octavo_scheduler.cell import PREDICTED, Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.limits.tenants import held_blocks
+
+
+def tenant_rows(cell: Cell) -> list[pb.TenantStatus]:
+    """Every tenant with a limit of its own or a request."""
+    rows: list[pb.TenantStatus] = []
+    workers = list(cell.fleet.workers.values())
+    for name in cell.tenants.names():
+        limits, account = cell.tenants.limits_of(name), cell.tenants.accounts.get(name)
+        running = sum(item.choice.request.tenant == name for worker in workers for item in worker.sequences.values())
+        rows.append(
+            pb.TenantStatus(
+                tenant=name,
+                requests=account.live if account is not None else 0,
+                running_sequences=running,
+                held_blocks=sum(held_blocks(worker, name) for worker in workers),
+                rate_tokens_per_s=limits.rate_tokens_per_s,
+                burst_tokens=limits.burst,
+                tokens_left=cell.tenants.level(name, cell.now_us) if limits.rate_tokens_per_s else 0.0,
+                concurrency=limits.concurrency,
+                kv_share=limits.kv_share,
+                rejected=account.rejected if account is not None else 0,
+            )
+        )
+    return rows
+
+
+def door_figures(cell: Cell) -> dict[str, float]:
+    """Gauges of the door by their stable names."""
+    waiting = cell.queue.load.total
+    figures: dict[str, float] = {
+        "queue_kv_tokens": waiting.kv_tokens,
+        "queue_gpu_seconds": waiting.gpu_us / 1e6,
+        "blocks_retired": sum(worker.pool.retired_blocks for worker in cell.fleet.workers.values()),
+        "preemption_rate": cell.counters["preemptions"] / max(1.0, cell.counters["admissions"]),
+        "overcommit_ratio": max(map(_overcommit, cell.fleet.workers.values()), default=0.0),
+    }
+    for kind in PREDICTED:
+        errors = cell.errors[kind]
+        figures[f"{kind}_prediction_error_p50"] = errors.quantile(0.5)
+        figures[f"{kind}_prediction_error_p90"] = errors.quantile(0.9)
+        figures[f"{kind}_predictions"] = errors.count
+    return figures
+
+
+def _overcommit(worker: Worker) -> float:
+    pool = worker.pool
+    return (pool.usable_blocks - pool.free_blocks + worker.ungranted) / max(1, pool.usable_blocks)
