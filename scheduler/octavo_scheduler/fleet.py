@@ -28,6 +28,7 @@ class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
     __slots__ = (
+        "_backlog",
         "_budget",
         "_quiet_us",
         "_stuck_us",
@@ -65,7 +66,6 @@ class Worker:
         "peer_link",
         "pool",
         "preempting",
-        "prefilling",
         "recovers_us",
         "reuse",
         "says_leaving",
@@ -106,7 +106,7 @@ class Worker:
         self.transfers: dict[int, Transfer] = {}
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
-        self.prefilling: dict[Sequence, None] = {}  # may hold some that have caught up since
+        self._backlog = 0
         self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0
         self.evicted = 0  # cached blocks taken for others, since the last report
@@ -187,14 +187,14 @@ class Worker:
 
     def backlog_tokens(self) -> int:
         """Tokens that running sequences have still to prefill."""
-        total = 0
-        for sequence in list(self.prefilling):
-            behind = sequence.length - sequence.computed_len - 1
-            if behind <= 0 or sequence.stopping:
-                del self.prefilling[sequence]
-            else:
-                total += behind
-        return total
+        return self._backlog
+
+    def note_behind(self, sequence: Sequence, gone: bool = False) -> None:
+        """What `sequence` has still to prefill has changed."""
+        over = gone or sequence.stopping
+        behind = 0 if over else max(0, sequence.length - sequence.computed_len - 1)
+        self._backlog += behind - sequence.behind
+        sequence.behind = behind
 
     def pending_release(self) -> int:
         """Blocks that come back when what is stopping has been released."""
@@ -227,6 +227,8 @@ class Worker:
         in_slots = {sequence.seq for sequence in self.slots if sequence is not None}
         if in_slots != set(self.sequences):
             wrong.append("slots and sequences differ")
+        if self._backlog != sum(item.behind for item in self.sequences.values()):
+            wrong.append("the count of tokens to prefill is off")
         if self.ungranted != sum(item.ungranted(self.block_tokens) for item in self.sequences.values()):
             wrong.append("the count of ungranted blocks is off")
         for sequence in self.sequences.values():

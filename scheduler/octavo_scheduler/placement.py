@@ -97,7 +97,7 @@ def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) ->
         if first in worker.index.block_of or first in worker.computing or worker.store_id:
             rated.append(_rate(cell, worker, at, keys, length))
         else:
-            backlog = worker.backlog_tokens() if worker.prefilling else 0
+            backlog = worker.backlog_tokens()
             cost_us = score_us(length, backlog, len(worker.sequences), 0.0, worker.costs, budget)
             rated.append(Rating(cost_us + pressure_us(worker, blocks), at, 0))
     return rated
@@ -116,7 +116,7 @@ def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -
         cached += joins
         new_blocks -= joins
     uncached = length - cached * worker.block_tokens
-    backlog = worker.backlog_tokens() if worker.prefilling else 0
+    backlog = worker.backlog_tokens()
     running = len(worker.sequences)
     cost_us = score_us(uncached, backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
     return Rating(cost_us + pressure_us(worker, new_blocks), at, cached)

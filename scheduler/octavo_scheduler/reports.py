@@ -39,6 +39,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         finished = worker.sequences.get(finish.seq)
         if finished is not None:
             finished.stopping = finished.stopping or "finished"
+            worker.note_behind(finished)
             worker.hungry.pop(finished, None)
             worker_finished(cell, finished.choice, finish.reason, finish.stop_token, finish.message)
     for first in report.first_tokens:
@@ -126,6 +127,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             if sequence.group:
                 for member in sequence.group:
                     member.group = ()
+        if sequence.behind:
+            worker.note_behind(sequence)
         if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
         if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
@@ -241,6 +244,7 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
         sequence.cached_len = max(sequence.cached_len, cached)
         sequence.computed_len = max(sequence.computed_len, cached)
         sequence.walked = max(sequence.walked, transfer.base_blocks + ok)
+        worker.note_behind(sequence)
         # a short load ends in the very report that brings the first token
         if request.cached_tokens >= 0 and (request.first_token_us < 0 or request.first_token_us == cell.now_us):
             before = request.cached_tokens

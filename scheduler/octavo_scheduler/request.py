@@ -87,6 +87,7 @@ class Sequence:
     max_positions: int  # KV positions it can ever need
     admitted_us: int
     order_number: int = 0  # of its Admit among the worker's orders
+    behind: int = 0  # tokens to prefill before it can decode, as counted in its worker's backlog
     walked: int = 0  # leading blocks that were offered to the index
     stopping: str = ""  # a Stop was sent, or the worker finished it
     wait_xfer: int = 0

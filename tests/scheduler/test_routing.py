@@ -60,7 +60,7 @@ def queue_on(worker: Worker, count: int, tokens: int) -> None:
             900 + number, worker.free_slots.pop(), number, worker.epoch, choice, table, tokens, 0, 0, tokens, 0
         )
         worker.sequences[made.seq] = worker.slots[made.slot] = made  # type: ignore[assignment]
-        worker.prefilling[made] = None
+        worker.note_behind(made)
 
 
 def two_workers() -> tuple[Cell, Worker, Worker, Request]:
@@ -177,6 +177,7 @@ def test_a_request_waits_for_room_beside_its_prefix_but_not_longer_than_it_saves
     queue_on(warm, 1, 16)
     for sequence in warm.sequences.values():
         sequence.computed_len = sequence.length - 1
+        warm.note_behind(sequence)
         sequence.choice.request.max_tokens = 5
     taken, warm.free_slots = warm.free_slots, []
     plan = placement.best_plan(cell, request)
