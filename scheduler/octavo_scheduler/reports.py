@@ -25,7 +25,6 @@ class ProtocolError(Exception):
 
 def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     """Changes the state by one report. Raises ProtocolError on a report that contradicts the orders."""
-    was_healthy = worker.is_healthy(cell.now_us)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
@@ -65,8 +64,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     if report.backed_blocks:
         memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
-    if not was_healthy and worker.is_healthy(cell.now_us):
-        cell.admission_due = True
+    if not worker.healthy and worker.is_well(cell.now_us):
+        worker.healthy = cell.admission_due = True
     if report.live_seqs is not None:
         _compare_live(worker, report)
 

@@ -199,6 +199,7 @@ class Request:
     blocks_freed: int = 0
     last_step: int = 0
     join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
+    sized_for: int = -1  # fleet version for which it was found to fit some worker
     room_until_us: int = -1  # waits for room beside its prefix until then
     # what travels in RequestTimes
     attempts: int = 1

@@ -35,10 +35,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
-        shared = table[: plan.shared_blocks]
-        worker.pool.share_all(shared)
-        own = worker.take(plan.sibling_blocks, "admission")
-        siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
+        fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
+        siblings.append(_seat(cell, worker, choice, fork, rank, 0))
     if siblings:
         group = (leader, *siblings)
         for member in group:
