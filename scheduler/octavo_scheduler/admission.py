@@ -22,6 +22,7 @@ class Plan:
 
     worker: Worker
     choices: list[Choice]  # the leader first
+    keys: list[bytes]  # of the leader's full blocks
     matched: list[int]  # indexed blocks to share
     load_keys: list[bytes]  # the next blocks, from the kvstore
     table_blocks: int  # length of the leader's first block table
@@ -139,7 +140,7 @@ def make_plan(
     target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
     worst = len(choices) * (blocks_for(positions, block_tokens) - table)
     growth = len(choices) * max(0, target - table)
-    return Plan(worker, choices, matched, load_keys, table, shared, need, growth, worst, sources=sources)
+    return Plan(worker, choices, keys, matched, load_keys, table, shared, need, growth, worst, sources=sources)
 
 
 def load_time_us(worker: Worker, near: int, far: int) -> float:

@@ -27,7 +27,6 @@ class ProtocolError(Exception):
 
 def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     """Changes the state by one report. Raises ProtocolError on a report that contradicts the orders."""
-    was_healthy = worker.is_healthy(cell.now_us)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
@@ -42,6 +41,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         if finished is not None:
             handed_over = finished.handoff is not None and finish.reason == "length" and not _at_its_end(finished)
             finished.stopping = finished.stopping or ("handoff" if handed_over else "finished")
+            worker.note_behind(finished)
             worker.hungry.pop(finished, None)
             if handed_over:
                 continue
@@ -69,8 +69,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     if report.backed_blocks:
         memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
-    if not was_healthy and worker.is_healthy(cell.now_us):
-        cell.admission_due = True
+    if not worker.healthy and worker.is_well(cell.now_us):
+        worker.healthy = cell.admission_due = True
     if report.live_seqs is not None:
         _compare_live(worker, report)
 
@@ -138,6 +138,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             if sequence.group:
                 for member in sequence.group:
                     member.group = ()
+        if sequence.behind:
+            worker.note_behind(sequence)
         if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
             if sequence.handoff is not None:
@@ -270,6 +272,7 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence
         sequence.cached_len = max(sequence.cached_len, cached)
         sequence.computed_len = max(sequence.computed_len, cached)
         sequence.walked = max(sequence.walked, transfer.base_blocks + ok)
+        worker.note_behind(sequence)
         # a short load ends in the very report that brings the first token
         if request.cached_tokens >= 0 and (request.first_token_us < 0 or request.first_token_us == cell.now_us):
             before = request.cached_tokens

@@ -44,10 +44,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
-        shared = table[: plan.shared_blocks]
-        worker.pool.share_all(shared)
-        own = worker.take(plan.sibling_blocks, "admission")
-        siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
+        fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
+        siblings.append(_seat(cell, worker, choice, fork, rank, 0))
     if siblings:
         group = (leader, *siblings)
         for member in group:
@@ -115,7 +113,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     cell.running_priorities[choice.request.priority] += 1
     worker.of_tenant[choice.request.tenant] += 1
     worker.hungry[sequence] = None
-    worker.prefilling[sequence] = None
+    worker.note_behind(sequence)
     worker.ungranted += sequence.ungranted(worker.block_tokens)
     choice.sequence = sequence
     choice.phase = Phase.RUNNING
@@ -223,6 +221,7 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
         return
     sequence.stopping = reason
     worker = cell.fleet.workers[sequence.epoch]
+    worker.note_behind(sequence)
     cell.touched[worker] = None
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
@@ -305,7 +304,7 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
-    worker.prefilling.pop(sequence, None)
+    worker.note_behind(sequence, gone=True)
     worker.ungranted -= sequence.ungranted(worker.block_tokens)
     worker.preempting.discard(sequence.seq)
     worker.pace.leave(sequence.itl_target_us)
@@ -440,7 +439,6 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     worker.transfers.clear()
     worker.computing.clear()
     worker.hungry.clear()
-    worker.prefilling.clear()
     cell.touched.pop(worker, None)
     cell.fleet.changed()
     cell.effects.limits_changed = True
