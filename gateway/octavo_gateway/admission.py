@@ -13,7 +13,7 @@ from typing import Final
 
 from blake3 import blake3
 from octavo.errors import UnknownModel
-from octavo.keys import choice_seed, extend_keys, namespace_root
+from octavo.keys import choice_seed, extend_keys, namespace_root, namespace_tag
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
@@ -120,6 +120,7 @@ class AdmittedRequest:
     pause_expected_ms: int = 0
     resumes: str = ""
     generation: int = 0  # of the tenant's namespace, in the keys
+    namespace_tag: bytes = b""  # 16 bytes, by which stores tell tenants apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,7 @@ class Admission:
             pause_expected_ms=params.pause_expected_ms,
             resumes=params.resumes,
             generation=limits.generations.get(tenant, 0),
+            namespace_tag=namespace_tag(self.secret, tenant),
         )
 
     def keys(self, prompt_ids: Sequence[int], tenant: str, salt: str, limits: Limits) -> bytes:
@@ -269,7 +271,14 @@ class Admission:
             keys = self.keys(admitted.prompt_ids, admitted.tenant, admitted.cache_salt, limits)
             root = self.root(admitted.tenant, admitted.cache_salt, limits)
         generation = limits.generations.get(admitted.tenant, 0)
-        return replace(admitted, prompt_keys=keys, root_key=limits.root_key, namespace_root=root, generation=generation)
+        return replace(
+            admitted,
+            prompt_keys=keys,
+            root_key=limits.root_key,
+            namespace_root=root,
+            generation=generation,
+            namespace_tag=namespace_tag(self.secret, admitted.tenant),
+        )
 
     def _max_tokens(self, params: RequestParams, prompt_tokens: int, limits: Limits) -> int:
         room = limits.max_model_len - prompt_tokens

@@ -48,6 +48,7 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
         gateway_state=dump_state(admitted),
         cache_off=admitted.cache_off,
         namespace_root=admitted.namespace_root,
+        namespace_tag=admitted.namespace_tag,
         pause_tool=admitted.pause_tool,
         pause_expected_us=admitted.pause_expected_ms * 1000,
         resumes=wire_id(admitted.tenant, admitted.resumes) if admitted.resumes else "",

@@ -91,6 +91,21 @@ class OffloadOrder:
     keys: list[bytes]
     parents: list[bytes] = field(default_factory=list)
     """One per block, zeros for the head of a chain; or none at all."""
+    namespaces: list[bytes] = field(default_factory=list)
+    """One 16-byte tag per block, or none at all; as the four below."""
+    ttl_us: list[int] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
+    recompute_us: list[int] = field(default_factory=list)
+    tiers: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load may be fetched from another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,7 @@ class LoadOrder:
     keys: list[bytes]
     blocks: list[int]
     limit_us: int
+    sources: tuple[LoadSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

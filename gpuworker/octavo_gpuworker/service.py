@@ -11,6 +11,7 @@ import time
 import uuid
 from functools import partial
 
+from blake3 import blake3
 from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, weights_hash
 from octavo.manifest import Manifest
 from octavo.packing import pack_keys, pack_u32
@@ -96,6 +97,8 @@ class Worker:
         self._model_name = manifest.model.name or resolve_model(manifest.model.ref).name
         self._loop = asyncio.get_running_loop()
         self.root_key = backend.fingerprint
+        if manifest.engine.deterministic:  # its blocks come from deterministic workers alone, bit by bit
+            self.root_key = blake3(b"octavo.deterministic\0" + backend.fingerprint).digest()
         self.metrics = WorkerMetrics(
             host.metrics, pool.num_blocks, backend.kernel_calls, backend.gauges(), backend.limits
         )
@@ -112,7 +115,9 @@ class Worker:
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
-        self.transfers = Transfers(manifest.gpuworker.kvstore, pool, self.root_key, self._post)
+        self.transfers = Transfers(
+            manifest.gpuworker.kvstore, pool, self.root_key, self._post, exact=manifest.engine.deterministic
+        )
         self._store_id = ""
         self._is_joined = self._stuck = False
         self.link = SchedulerLink(

@@ -1,4 +1,4 @@
-"""Transfers between the pool and this host's kvstore: payload by gRPC streams, one checksum per block.
+"""Transfers between the pool and this host's kvstore: payload through shared memory, or by gRPC streams; one checksum per block.
 
 A transfer always ends with exactly one TransferDone, also when the kvstore is dead, slow or lies: then `ok_blocks` is
 the leading run that is whole, and the sequence prefills the rest.
@@ -7,11 +7,12 @@ the leading run that is whole, and the sequence prefills the rest.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 import xxhash
@@ -20,6 +21,7 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
+from octavo_gpuworker.arena_link import ArenaLink
 from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, TransferDone
@@ -29,7 +31,12 @@ LOAD_LIMIT_US = 1_000_000
 OFFLOAD_LIMIT_S = 2.0
 """Its blocks cannot be evicted meanwhile, so a stuck kvstore must not hold them for long."""
 UNPIN_LIMIT_S = 2.0
+UNPIN_TRIES = 3
+SLOTS_AT_ONCE = 64
+"""Copies of a load between two looks at the clock."""
 NO_PARENT = bytes(32)
+NO_TAG = bytes(16)
+T = TypeVar("T")
 FAILURES = (grpc.aio.AioRpcError, TimeoutError, ConnectionError)
 """What a kvstore that is absent, dead or slow looks like."""
 
@@ -47,9 +54,72 @@ class Progress:
     tier: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """One block on its way to the store; an empty parent begins a chain."""
+
+    block: int
+    key: bytes
+    parent: bytes
+    meta: pb.BlockMeta
+
+
+def offload_entries(order: OffloadOrder) -> list[Offloaded]:
+    """The blocks of an order. Raises ValueError when its lists differ in length."""
+    count = len(order.keys)
+    parents = order.parents or [NO_PARENT] * count
+    rows = zip(
+        order.blocks,
+        order.keys,
+        parents,
+        order.namespaces or [b""] * count,
+        order.ttl_us or [0] * count,
+        order.priorities or [0] * count,
+        order.recompute_us or [0] * count,
+        order.tiers or [0] * count,
+        strict=True,
+    )
+    return [
+        Offloaded(
+            block,
+            key,
+            parent if parent != NO_PARENT else b"",
+            pb.BlockMeta(
+                namespace=tag if tag != NO_TAG else b"",
+                ttl_us=ttl_us,
+                priority=priority,
+                recompute_us=recompute_us,
+                tiers=tiers,
+            ),
+        )
+        for block, key, parent, tag, ttl_us, priority, recompute_us, tiers in rows
+    ]
+
+
+async def _pump(call: Any, arrived: asyncio.Queue[Any]) -> None:
+    """Every message of a stream, then None or what broke it."""
+    try:
+        async for message in call:
+            await arrived.put(message)
+    except FAILURES as error:
+        await arrived.put(error)
+    else:
+        await arrived.put(None)
+
+
 def limit_us(order: LoadOrder) -> int:
     """How long a load may take."""
     return order.limit_us or LOAD_LIMIT_US
+
+
+def sources_of(order: LoadOrder, done: int) -> list[pb.BlockSource]:
+    """Where other hosts may have keys[done:] of a load."""
+    found = []
+    for source in order.sources:
+        first, end = max(source.first, done), source.first + source.count
+        if end > first:
+            found.append(pb.BlockSource(store_id=source.store_id, first=first - done, count=end - first))
+    return found
 
 
 class Transfers:
@@ -61,13 +131,20 @@ class Transfers:
         pool: BlockPool,
         layout: bytes,
         post: Callable[[list[Order | LoadedBlock | TransferDone]], None],
+        *,
+        exact: bool = False,
     ) -> None:
+        """`exact`: blocks that went through a lossy codec are misses, and none is made of this pool's."""
+        self._exact = exact
+        shape = pool.block_shape
+        self._shape = pb.PayloadShape(**shape._asdict()) if shape is not None else None
         self._pool = pool
         self._layout = layout
         self._post = post
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reading: asyncio.Future[bytes] | None = None
+        self._copying: set[asyncio.Future[Any]] = set()
+        self._arena = ArenaLink(pool)
         self._channel = open_channel(address) if address else None
         self._store = kvstore_pb2_grpc.KvStoreServiceStub(self._channel) if self._channel else None  # type: ignore[no-untyped-call]
 
@@ -81,21 +158,24 @@ class Transfers:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if self._reading is not None:
-            await asyncio.wait({self._reading})
+        if self._copying:
+            await asyncio.wait(set(self._copying))
 
     async def store_id(self) -> str:
         """The kvstore's stable name, or empty when none is configured or it does not answer."""
         if self._store is None:
             return ""
         try:
-            return str((await self._store.GetStats(pb.GetStatsRequest(), timeout=2.0)).store_id)
+            answer = await self._store.GetStats(pb.GetStatsRequest(), timeout=2.0)
+            await self._arena.attach(self._store)
+            return str(answer.store_id)
         except FAILURES as error:
             log.debug("kvstore does not answer: %r", error)
             return ""
 
     async def close(self) -> None:
         await self.quiesce()
+        self._arena.close()
         if self._channel is not None:
             await self._channel.close(None)
 
@@ -111,10 +191,10 @@ class Transfers:
         try:
             if isinstance(order, LoadOrder):
                 async with asyncio.timeout(limit_us(order) / 1e6):
-                    await self._load(order, progress)
+                    await self._attached(self._load, order, progress)
             else:
                 async with asyncio.timeout(OFFLOAD_LIMIT_S):
-                    await self._offload(order, progress)
+                    await self._attached(self._offload, order, progress)
         except FAILURES as error:
             # a miss, a dead store or a timeout costs prefill, never correctness: `ok` says how far it came
             log.debug("transfer %d ended after %d blocks: %r", order.xfer_id, progress.ok, error)
@@ -140,21 +220,106 @@ class Transfers:
     async def _load(self, order: LoadOrder, progress: Progress) -> None:
         store, count = self._stub(), min(len(order.keys), len(order.blocks))
         keys = order.keys[:count]
-        lease = await store.Pin(pb.PinRequest(keys=pack_keys(keys), layout=self._layout, limit_us=limit_us(order)))
+        client = self._arena.client
+        request = pb.PinRequest(
+            keys=pack_keys(keys),
+            layout=self._layout,
+            limit_us=limit_us(order),
+            arena_client=client,
+            exact=self._exact,
+            sources=sources_of(order, 0),
+        )
+        lease = await store.Pin(request)
         progress.looked_up_ns, progress.lease = time.monotonic_ns(), lease.lease
         keys = keys[: lease.held]
-        if not keys:
-            return
-        call = store.Get(pb.GetRequest(keys=pack_keys(keys), layout=self._layout, lease=lease.lease))
+        slots = lease.slots[: len(keys)]
+        for start in range(0, len(slots), SLOTS_AT_ONCE):
+            if not await self._take_slots(order, slots[start : start + SLOTS_AT_ONCE], "dram", progress):
+                client = 0  # the store finds out what is wrong with a slot when it reads it itself
+                break
+        if progress.ok < len(keys):
+            await self._stream(order, keys, client, progress)
+
+    async def _stream(self, order: LoadOrder, keys: list[bytes], client: int, progress: Progress) -> None:
+        """What is left of a load: slots as they are filled from below, or payload."""
+        get = pb.GetRequest(
+            keys=pack_keys(keys[progress.ok :]),
+            layout=self._layout,
+            lease=progress.lease,
+            arena_client=client,
+            exact=self._exact,
+            sources=sources_of(order, progress.ok),
+        )
+        call = self._stub().Get(get)
+        arrived: asyncio.Queue[Any] = asyncio.Queue(SLOTS_AT_ONCE)
+        reading = self._loop.create_task(_pump(call, arrived))  # goes on while what has come is copied
         try:
-            async for block in call:
-                if progress.ok == len(keys) or not self._whole(block, keys[progress.ok]):
-                    break
+            while progress.ok < len(keys):
+                items = [await arrived.get()]
+                while not arrived.empty():
+                    items.append(arrived.get_nowait())
+                if not await self._take(order, keys, items, progress):
+                    return
+        finally:
+            reading.cancel()
+            call.cancel()
+
+    async def _take(self, order: LoadOrder, keys: list[bytes], items: list[Any], progress: Progress) -> bool:
+        """Takes what has come, in order; False at the end of the stream or at the first item that is not what was asked for."""
+        for named, group in itertools.groupby(
+            items, key=lambda item: isinstance(item, pb.GetResponse) and item.HasField("slot")
+        ):
+            run = list(group)
+            if named:
+                wanted = keys[progress.ok : progress.ok + len(run)]
+                if [item.key for item in run] != wanted:
+                    return False
+                if not await self._take_slots(order, [item.slot for item in run], run[-1].tier, progress):
+                    return False
+                continue
+            for block in run:
+                if isinstance(block, Exception):
+                    raise block
+                if block is None or progress.ok == len(keys) or not self._whole(block, keys[progress.ok]):
+                    return False
                 self._post([LoadedBlock(order.xfer_id, order.blocks[progress.ok], block.payload)])
                 progress.ok, progress.tier = progress.ok + 1, block.tier
                 progress.bytes += len(block.payload)
-        finally:
-            call.cancel()
+        return True
+
+    async def _take_slots(self, order: LoadOrder, slots: Sequence[Any], tier: str, progress: Progress) -> bool:
+        """Copies slots of the arena into the next blocks; False when one was not what the store had said."""
+        blocks = order.blocks[progress.ok : progress.ok + len(slots)]
+        copied = await self._off_loop(self._arena.copy_out, slots, blocks)
+        if copied.payloads:  # of a device: written at the next boundary, in order with its steps
+            ready = zip(blocks[: copied.whole], copied.payloads, strict=False)
+            self._post([LoadedBlock(order.xfer_id, block, payload) for block, payload in ready])
+        progress.ok += copied.whole
+        progress.bytes += copied.whole * self._pool.block_bytes
+        if copied.whole:
+            progress.tier = tier
+        return copied.whole == len(slots)
+
+    async def _off_loop(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Runs a copy in a thread; `quiesce` waits for it even when the transfer is cancelled."""
+        copying = self._loop.run_in_executor(None, call, *arguments)
+        self._copying.add(copying)
+        copying.add_done_callback(self._copying.discard)
+        return await asyncio.shield(copying)
+
+    async def _attached(
+        self, transfer: Callable[[Any, Progress], Awaitable[None]], order: Order, progress: Progress
+    ) -> None:
+        """A transfer with the arena attached where there is one, begun again once when the store turns out to be a new one."""
+        await self._arena.attach(self._stub())
+        try:
+            await transfer(order, progress)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION or progress.ok:
+                raise
+            self._arena.forget()
+            await self._arena.attach(self._stub())
+            await transfer(order, progress)
 
     def _whole(self, block: pb.GetResponse, key: bytes) -> bool:
         whole = (
@@ -167,28 +332,73 @@ class Transfers:
         return whole
 
     async def _unpin(self, lease: int) -> None:
-        """Best effort: the store ends a lease by itself at its limit."""
-        try:
-            await self._stub().Unpin(pb.UnpinRequest(lease=lease), timeout=UNPIN_LIMIT_S)
-        except FAILURES as error:
-            log.debug("lease %d ends by its limit: %r", lease, error)
+        """Best effort: the store ends a lease by itself at its limit, or with this process."""
+        for _ in range(UNPIN_TRIES):
+            try:
+                await self._stub().Unpin(pb.UnpinRequest(lease=lease), timeout=UNPIN_LIMIT_S)
+            except FAILURES as error:
+                log.debug("lease %d ends by its limit: %r", lease, error)
+            else:
+                return
 
     async def _offload(self, order: OffloadOrder, progress: Progress) -> None:
-        answer = await self._stub().Put(self._blocks(order))
-        if not answer.refused:
-            progress.ok = answer.stored + answer.known
-            progress.bytes = progress.ok * self._pool.block_bytes
+        entries = offload_entries(order)
+        if self._arena.client:
+            entries = await self._offload_slots(entries, progress)
+        if entries:
+            answer = await self._stub().Put(self._blocks(entries))
+            if answer.refused:
+                return
+            progress.ok += answer.stored + answer.known
+        progress.bytes = progress.ok * self._pool.block_bytes
 
-    async def _blocks(self, order: OffloadOrder) -> AsyncIterator[pb.PutRequest]:
-        parents = order.parents or [NO_PARENT] * len(order.keys)
-        for block, key, parent in zip(order.blocks, order.keys, parents, strict=True):
+    async def _offload_slots(self, entries: list[Offloaded], progress: Progress) -> list[Offloaded]:
+        """Copies what the arena has room for; returns the rest."""
+        store, client = self._stub(), self._arena.client
+        keys = pack_keys([entry.key for entry in entries])
+        meta = entries[0].meta if entries else None  # a chain is one tenant's
+        length = self._pool.block_bytes
+        request = pb.ReserveRequest(arena_client=client, keys=keys, layout=self._layout, meta=meta, length=length)
+        given = list((await store.Reserve(request)).slots)
+        fresh = [(entry, slot) for entry, slot in zip(entries, given, strict=False) if slot.length]
+        commit = pb.CommitRequest(arena_client=client, layout=self._layout, shape=self._shape, exact=self._exact)
+        try:
+            if fresh:
+                blocks, slots = [entry.block for entry, _ in fresh], [slot for _, slot in fresh]
+                for slot, checksum in zip(slots, await self._off_loop(self._arena.copy_in, blocks, slots), strict=True):
+                    slot.checksum = checksum
+                commit.filled.extend(
+                    pb.FilledSlot(slot=slot, key=entry.key, parent=entry.parent, meta=entry.meta)
+                    for entry, slot in fresh
+                )
+        except BaseException:
+            self._give_up(client, [slot.slot for _, slot in fresh])
+            raise
+        if fresh:
+            answer = await store.Commit(commit)
+            if answer.refused:
+                return []
+        progress.ok += len(given)
+        return entries[len(given) :]
+
+    def _give_up(self, client: int, slots: list[int]) -> None:
+        """Hands reserved slots back; best effort, as the store takes them back itself when this process ends."""
+        if not slots or self._store is None:
+            return
+        request = pb.CommitRequest(arena_client=client, layout=self._layout, given_up=slots)
+        self._store.Commit(request, timeout=UNPIN_LIMIT_S)
+
+    async def _blocks(self, entries: Sequence[Offloaded]) -> AsyncIterator[pb.PutRequest]:
+        for entry in entries:
             # the transfer holds the block, so nobody writes it; off the loop, since a device copy waits
-            self._reading = self._loop.run_in_executor(None, self._pool.read_block, block)
-            payload = await asyncio.shield(self._reading)
+            payload = await self._off_loop(self._pool.read_block, entry.block)
             yield pb.PutRequest(
-                key=key,
-                parent=parent if parent != NO_PARENT else b"",
+                key=entry.key,
+                parent=entry.parent,
                 payload=payload,
                 checksum=xxhash.xxh3_64_intdigest(payload),
                 layout=self._layout,
+                meta=entry.meta,
+                shape=self._shape,
+                exact=self._exact,
             )

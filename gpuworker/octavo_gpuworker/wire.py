@@ -14,6 +14,7 @@ from octavo_gpuworker.orders import (
     LabelOrder,
     LeaveOrder,
     LoadOrder,
+    LoadSource,
     OffloadOrder,
     Order,
     PassedOver,
@@ -24,6 +25,9 @@ from octavo_gpuworker.orders import (
     StopOrder,
     UpdateOrder,
 )
+
+TAG_BYTES = 16
+"""Of a namespace."""
 
 
 def orders_from(message: pb.Orders) -> Iterator[Order]:
@@ -45,10 +49,17 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                     unpack_u32(offload.block_ids),
                     unpack_keys(offload.keys),
                     unpack_keys(offload.parents),
+                    _tags(offload.namespaces),
+                    list(offload.ttl_us),
+                    list(offload.priorities),
+                    list(offload.recompute_us),
+                    list(offload.tiers),
                 )
             case "load":
                 load = order.load
-                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), unpack_u32(load.block_ids), load.limit_us)
+                sources = tuple(LoadSource(item.store_id, item.first, item.count) for item in load.sources)
+                blocks = unpack_u32(load.block_ids)
+                yield LoadOrder(load.xfer_id, unpack_keys(load.keys), blocks, load.limit_us, sources)
             case "label":
                 label = order.label
                 yield LabelOrder(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))
@@ -59,6 +70,12 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 yield LeaveOrder()
             case _:
                 yield PassedOver(kind or "")
+
+
+def _tags(packed: bytes) -> list[bytes]:
+    if len(packed) % TAG_BYTES:
+        raise ValueError(f"namespaces: {len(packed)} bytes is no multiple of {TAG_BYTES}")
+    return [packed[at : at + TAG_BYTES] for at in range(0, len(packed), TAG_BYTES)]
 
 
 def _admit(admit: pb.Admit) -> AdmitOrder:

@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
-from octavo.packing import pack_keys
+from octavo.packing import pack_keys, unpack_keys
 from octavo.v1 import kvstore_pb2, scheduler_pb2, scheduler_pb2_grpc
 
+from octavo_kvstore.codecs.choice import CodecFigures
 from octavo_kvstore.events import HoldingEvent
+from octavo_kvstore.peers.book import PeerBook
 from octavo_kvstore.store import Store
 from octavo_kvstore.tier import TierStats
 
@@ -39,14 +41,31 @@ class Identity:
     store_id: str
     boot_id: str
     address: str
+    peer_address: str = ""
+    """Where kvstores of other hosts reach it; empty: they do not."""
 
 
 class Announcer:
     """One stream to the scheduler. Create it inside the running loop; `run` ends only when it is cancelled."""
 
     def __init__(
-        self, store: Store, identity: Identity, scheduler: str, open_channel: Callable[[str], grpc.aio.Channel]
+        self,
+        store: Store,
+        identity: Identity,
+        scheduler: str,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        *,
+        book: PeerBook | None = None,
+        codec: Callable[[], CodecFigures] = CodecFigures,
+        on_hint: Callable[[Sequence[bytes]], None] = lambda keys: None,
     ) -> None:
+        """`book`: learns of other hosts' kvstores, None when nothing is fetched from them; `codec`: figures for the ledger;
+        `on_hint`: hears keys that will be loaded soon.
+        """
+        self._on_hint = on_hint
+        self._book = book
+        self._codec = codec
+        self._codec_told = CodecFigures()
         self._store = store
         self._identity = identity
         self._scheduler = scheduler
@@ -81,7 +100,11 @@ class Announcer:
         call = stub.AttachStore()
         try:
             hello = scheduler_pb2.StoreHello(
-                store_id=self._identity.store_id, boot_id=self._identity.boot_id, address=self._identity.address
+                store_id=self._identity.store_id,
+                boot_id=self._identity.boot_id,
+                address=self._identity.address,
+                peer_address=self._identity.peer_address,
+                fetches=self._book is not None,
             )
             await call.write(Request(hello=hello))
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
@@ -105,11 +128,34 @@ class Announcer:
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
         try:
             while isinstance(message := await call.read(), Response):
-                if message.WhichOneof("message") == "inventory_request":
+                kind = message.WhichOneof("message")
+                if kind == "inventory_request":
                     self._inventory_asked = True
                     self._wake.set()
+                elif kind == "forget":
+                    await asyncio.to_thread(self._forget, message.forget)
+                elif kind == "pin":
+                    await asyncio.to_thread(self._pin, message.pin)
+                elif kind == "peers" and self._book is not None:
+                    self._book.tell({peer.store_id: peer.address for peer in message.peers.peers})
+                elif kind == "prefetch":
+                    self._on_hint(unpack_keys(message.prefetch.keys))
         finally:
             self._wake.set()  # the writer finds that the stream is over
+
+    def _forget(self, order: scheduler_pb2.ForgetOrder) -> None:
+        """Blocks that somebody wants gone; may write to the disk."""
+        gone = self._store.delete_namespace(order.namespace) if order.namespace else 0
+        for key in unpack_keys(order.keys):
+            gone += self._store.delete_below(key) if order.below else self._store.delete(key)
+        log.info("the scheduler had %d blocks forgotten", gone)
+
+    def _pin(self, order: scheduler_pb2.PinOrder) -> None:
+        """What lasts of preloads; a folder that cannot be written costs them their restart, not the store its life."""
+        try:
+            self._store.set_pinned(unpack_keys(order.keys), pinned=order.pinned)
+        except OSError as error:
+            log.warning("pins cannot be kept: %s", error)
 
     async def _messages(self, reading: asyncio.Task[None]) -> AsyncIterator[scheduler_pb2.AttachStoreRequest]:
         """What goes up while `reading` goes on: an inventory when due, then events, a heartbeat when there is nothing."""
@@ -130,6 +176,9 @@ class Announcer:
             if time.monotonic() - told_s >= HEARTBEAT_S:
                 told_s = time.monotonic()
                 yield Request(tiers=tiers_message(self._store.tier_stats()))
+                if (figures := self._codec()) != self._codec_told:
+                    yield Request(codec=codec_message(self._codec_told, figures))
+                    self._codec_told = figures
 
     async def _woken(self) -> bool:
         try:
@@ -165,6 +214,18 @@ def tiers_message(tiers: Sequence[TierStats]) -> scheduler_pb2.StoreTiers:
             )
             for tier in tiers
         ]
+    )
+
+
+def codec_message(told: CodecFigures, now: CodecFigures) -> scheduler_pb2.StoreCodec:
+    """What compression did since it was told last."""
+    spent_s = now.encode_s + now.decode_s - told.encode_s - told.decode_s
+    left_out = (now.raw_bytes - now.coded_bytes) - (told.raw_bytes - told.coded_bytes)
+    return scheduler_pb2.StoreCodec(
+        blocks=now.blocks - told.blocks,
+        saved_us=1e6 * (now.saved_s - told.saved_s),
+        cost_us=1e6 * spent_s,
+        saved_bytes=max(0, left_out),
     )
 
 

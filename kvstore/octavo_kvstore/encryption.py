@@ -37,7 +37,12 @@ class Keyring(abc.ABC):
 
     @abc.abstractmethod
     def forget(self, namespace: bytes) -> bool:
-        """Destroys the salt before it returns; True when there was one."""
+        """Destroys the salt before it returns; True when there was one. Raises OSError or OctavoError when it cannot."""
+
+    @staticmethod
+    def fresh_salt() -> bytes:
+        """SALT_BYTES random bytes."""
+        return os.urandom(SALT_BYTES)
 
 
 class FileKeyring(Keyring):
@@ -63,7 +68,7 @@ class FileKeyring(Keyring):
         with self._lock:
             held = self._salts.get(name)
             if held is None and make:
-                held = os.urandom(SALT_BYTES).hex()
+                held = self.fresh_salt().hex()
                 self._write({**self._salts, name: held})
             return None if held is None else bytes.fromhex(held)
 

@@ -26,6 +26,9 @@ STORE: Final = (
     Instrument(PREFIX + "held_keys", "gauge", "Blocks held in any tier."),
     Instrument(PREFIX + "leases", "gauge", "Transfers that pin blocks."),
     Instrument(PREFIX + "pinned_keys", "gauge", "Keys pinned until somebody lets them go."),
+    Instrument(PREFIX + "arena_slots", "gauge", "Slots of the shared-memory arena; 0: none is open."),
+    Instrument(PREFIX + "arena_reserved", "gauge", "Slots that workers are filling."),
+    Instrument(PREFIX + "arena_lent", "gauge", "Slots that workers may be copying from."),
     Instrument(PREFIX + "write_behind_bytes", "gauge", "Payload bytes waiting for the NVMe tier."),
     Instrument(PREFIX + "events", "counter", "Changes of what is held, as told to the scheduler."),
     Instrument(PREFIX + "corrupt_puts", "counter", "Blocks refused because their payload lacked its checksum."),
@@ -40,4 +43,31 @@ STORE: Final = (
 )
 """Figures of the store as a whole, named as in `Store.counters`."""
 
-TABLE: Final = TIERS + STORE
+CODING: Final = (
+    Instrument(PREFIX + "codec_blocks", "counter", "Blocks that were compressed."),
+    Instrument(PREFIX + "codec_raw_bytes", "counter", "Bytes of those blocks before."),
+    Instrument(PREFIX + "codec_coded_bytes", "counter", "Bytes of those blocks after."),
+    Instrument(PREFIX + "codec_encode_ms", "counter", "Milliseconds of compression, measurements of forms included."),
+    Instrument(PREFIX + "codec_decode_ms", "counter", "Milliseconds of decompression."),
+    Instrument(PREFIX + "codec_saved_ms", "counter", "Milliseconds that the bytes left out would have travelled."),
+    Instrument(PREFIX + "codec_net_ms", "gauge", "What compression saved less what it cost, in milliseconds."),
+    Instrument(PREFIX + "decrypt_failed", "counter", "Encrypted records that no key of this store opens: misses."),
+)
+"""Of the codec and the encryption, named as in `Coding.counters`."""
+
+REMOTE: Final = (
+    Instrument(PREFIX + "peers", "gauge", "Kvstores of other hosts that are known."),
+    Instrument(PREFIX + "peers_answering", "gauge", "Those that are not left alone after a failure."),
+    Instrument(PREFIX + "remote_blocks", "counter", "Blocks fetched from other hosts."),
+    Instrument(PREFIX + "remote_bytes", "counter", "Their bytes as they travelled."),
+    Instrument(PREFIX + "remote_misses", "counter", "Fetches that ended before the last block that was hinted at."),
+    Instrument(PREFIX + "remote_resumed", "counter", "Fetches taken up again where a stream broke."),
+    Instrument(PREFIX + "remote_corrupt", "counter", "Pieces or blocks from other hosts that lacked their checksum."),
+    Instrument(PREFIX + "remote_failed", "counter", "Streams from other hosts that broke, were silent or wrong."),
+    Instrument(PREFIX + "peer_blocks_sent", "counter", "Blocks sent to other hosts."),
+    Instrument(PREFIX + "peer_bytes_sent", "counter", "Their bytes as they travelled."),
+    Instrument(PREFIX + "peer_refused", "counter", "Fetches of other hosts refused because too many were under way."),
+)
+"""Of the remote tier, both ways, named as in `RemoteTier.figures` and `PeerServicer.figures`."""
+
+TABLE: Final = TIERS + STORE + CODING + REMOTE

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from octavo_kvstore.block import Block, check_block, check_key
+from octavo_kvstore.block import DRAM, Block, bit_of, check_block, check_key
 from octavo_kvstore.events import EventLog
 from octavo_kvstore.index import Clock
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tiers.arena import SLOT_COUNTS, ArenaTier
 from octavo_kvstore.watch import TierChange, Watcher
 from octavo_kvstore.writebehind import WriteBehind
 
 WRITE_BEHIND_BYTES = 64 * 2**20
 CLOSE_FLUSH_S = 5.0
 QUEUE_TIER = "queue"
+LOSSY_KEYS = 1_000_000
+PREFETCH_SHARE = 4
+"""One hint may fill at most this part of DRAM, as 1/PREFETCH_SHARE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,15 @@ class Store:
         shared: Tier | None = None,
     ) -> None:
         self._dram = dram
+        self.arena = dram if isinstance(dram, ArenaTier) else None
+        """The DRAM tier when it lies in shared memory."""
         self._pins = pins
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._lock = threading.Lock()
         self._held: dict[bytes, _Said] = {}
+        self._lossy: dict[bytes, None] = {}  # keys that were given away in a lossy form, the oldest first
+        self.more_counters: list[Callable[[], Mapping[str, float]]] = []
         self._watchers: list[Watcher] = []
         self.events = EventLog()
         self.corrupt_puts = self.promotions = self.demotions = self.prefetched = 0
@@ -89,25 +97,29 @@ class Store:
             return Put.REFUSED
         block = self.stamped(block)
         evicted: list[bytes] = []
-        if self._dram is not None:
+        above = self._dram is not None and block.meta.may_lie_in(DRAM)
+        if self._dram is not None and above:
             outcome, evicted = self._dram.put(block)
             self._note_demoted(evicted)
             if outcome is Put.REFUSED:
                 self.reconcile(evicted)
                 return Put.REFUSED
-        return self.stored_above(block, evicted)
+        return self.stored_above(block, evicted, above)
 
     def stamped(self, block: Block) -> Block:
-        """The block with the time of its first put."""
-        if block.meta.stored_s:
+        """The block with the time of its first put, and marked if its worker once got it here in a lossy form."""
+        meta = block.meta
+        stored_s, lossy = meta.stored_s or int(self._wall_s()), meta.lossy or block.key in self._lossy
+        if (stored_s, lossy) == (meta.stored_s, meta.lossy):
             return block
-        return replace(block, meta=replace(block.meta, stored_s=int(self._wall_s())))
+        return replace(block, meta=replace(meta, stored_s=stored_s, lossy=lossy))
 
-    def stored_above(self, block: Block, evicted: Sequence[bytes]) -> Put:
-        """Sends a block that DRAM has on its way down, and says what has changed."""
-        queued = [queue.offer(block) for _, queue in self._below]
+    def stored_above(self, block: Block, evicted: Sequence[bytes], above: bool = True) -> Put:
+        """Sends a block that DRAM has (unless not `above`) on its way down, and says what has changed."""
+        below = [queue for tier, queue in self._below if block.meta.may_lie_in(bit_of(tier.name))]
+        queued = [queue.offer(block) for queue in below]
         self.reconcile([block.key, *evicted])
-        return Put.STORED if any(queued) or self._dram is not None else Put.REFUSED
+        return Put.STORED if any(queued) or (above and self._dram is not None) else Put.REFUSED
 
     def note_known(self, block: Block) -> None:
         """A put of what is held already: a use, and its meta data."""
@@ -121,7 +133,17 @@ class Store:
         `exact`: a block that went through a lossy codec is a miss.
         """
         found = self._get(key, layout)
-        return None if found is None or (exact and found.block.meta.lossy) else found
+        if found is not None and found.block.meta.lossy:
+            if exact:
+                return None
+            self._note_lossy(key)
+        return found
+
+    def _note_lossy(self, key: bytes) -> None:
+        """A worker may hand the block down again after it was forgotten here: it must not pass for an exact one then."""
+        self._lossy[key] = None
+        while len(self._lossy) > LOSSY_KEYS:
+            self._lossy.pop(next(iter(self._lossy)), None)
 
     def _get(self, key: bytes, layout: bytes) -> Found | None:
         check_key(key)
@@ -134,7 +156,7 @@ class Store:
             if key in self._held:  # a tier lost it just now
                 self.reconcile([key])
             return None
-        if self._dram is not None:
+        if self._dram is not None and found.block.meta.may_lie_in(DRAM):
             outcome, evicted = self._dram.put(found.block)
             self.promotions += outcome is Put.STORED
             self._note_demoted(evicted)
@@ -142,14 +164,21 @@ class Store:
         return found
 
     def _get_below(self, key: bytes, layout: bytes) -> Found | None:
-        for _, queue in self._below:
-            block = queue.get(key)
-            if block is not None and block.layout == layout and not self._is_over(block) and block.is_intact():
-                return Found(block, QUEUE_TIER)
+        queued = self._queued(key, layout)
+        if queued is not None and queued.is_intact():
+            return Found(queued, QUEUE_TIER)
         for tier, _ in self._below:
             block = tier.get(key, layout)
             if block is not None:
                 return Found(block, tier.name)
+        return None
+
+    def _queued(self, key: bytes, layout: bytes) -> Block | None:
+        """A block that is on its way down and can be read."""
+        for _, queue in self._below:
+            block = queue.get(key)
+            if block is not None and block.layout == layout and not self._is_over(block):
+                return block
         return None
 
     def _is_over(self, block: Block) -> bool:
@@ -165,10 +194,8 @@ class Store:
         check_key(key)
         if self._dram is not None and self._dram.contains(key, layout):
             return self._dram.name
-        for _, queue in self._below:
-            queued = queue.get(key)
-            if queued is not None and queued.layout == layout and not self._is_over(queued):
-                return QUEUE_TIER
+        if self._queued(key, layout) is not None:
+            return QUEUE_TIER
         return next((tier.name for tier, _ in self._below if tier.contains(key, layout)), "")
 
     def contains(self, key: bytes, layout: bytes) -> bool:
@@ -188,8 +215,26 @@ class Store:
         self.reconcile([key])
         return gone
 
+    def delete_below(self, key: bytes) -> int:
+        """Forgets a key and every key that is chained from it; returns how many were held. May write to the disk."""
+        with self._lock:
+            below: dict[bytes, list[bytes]] = {}
+            for held, said in self._held.items():
+                below.setdefault(said.parent, []).append(held)
+        waiting, count = [key], 0
+        while waiting:
+            gone = waiting.pop()
+            waiting += below.get(gone, ())
+            count += self.delete(gone)
+        return count
+
     def delete_namespace(self, namespace: bytes) -> int:
-        """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk."""
+        """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk.
+
+        Where records are encrypted their key is destroyed first, so none of them can be read while the sweep goes on.
+        """
+        for tier in self._tiers:
+            tier.erase(namespace)
         keys = {key for _, queue in self._below for key in queue.of_namespace(namespace)}
         keys.update(key for tier in self._tiers for key in tier.of_namespace(namespace))
         return sum(self.delete(key) for key in keys)
@@ -218,6 +263,55 @@ class Store:
     def unpin(self, lease: int) -> None:
         """Ends a lease; an unknown or ended one is a no-op."""
         self._pins.release(lease)
+
+    def release_owner(self, owner: int) -> list[int]:
+        """Ends the leases of an owner that is no more; returns their numbers."""
+        return self._pins.release_owner(owner)
+
+    def lift(self, key: bytes, layout: bytes) -> Found | None:
+        """Brings a block that only the tiers below hold into the arena; None when there is no such block, or no slot.
+
+        The payload may be a view of the slot. Reads the disk.
+        """
+        if self.arena is None:
+            return None
+        found, evicted = None, list[bytes]()
+        if queued := self._queued(key, layout):
+            outcome, evicted = self.arena.put(queued)
+            found = Found(queued, QUEUE_TIER) if outcome is not Put.REFUSED else None
+        else:
+            holders = (tier for tier, _ in self._below if tier.contains(key, layout))
+            if (tier := next(holders, None)) is not None:
+                block, evicted = self.arena.lift(key, layout, tier)
+                found = Found(block, tier.name) if block is not None else None
+        self.promotions += found is not None
+        if found is not None and found.block.meta.lossy:
+            self._note_lossy(key)
+        self._note_demoted(evicted)
+        self.reconcile([key, *evicted])
+        return found
+
+    def prefetch(self, keys: Sequence[bytes]) -> int:
+        """Lifts the blocks of a chain that lie below DRAM, head first, as long as they fit beside each other; how many.
+
+        For a request that still waits: its load then finds them in DRAM. Reads the disk.
+        """
+        if self._dram is None:
+            return 0
+        lifted, room = 0, self._dram.stats().capacity_bytes // PREFETCH_SHARE
+        for key in keys:
+            layout = next(filter(None, (tier.layout_of(key) for tier, _ in self._below)), b"")
+            if self._dram.contains(key) or not layout:
+                continue
+            found = self.lift(key, layout) if self.arena is not None else self.get(key, layout)
+            if found is None:
+                break
+            lifted += 1
+            room -= len(found.block.payload)
+            if room < len(found.block.payload):
+                break
+        self.prefetched += lifted
+        return lifted
 
     def set_pinned(self, keys: Sequence[bytes], *, pinned: bool) -> int:
         """Pins keys for good, or lets them go; returns how many of them are held. Writes a small file. Raises OSError."""
@@ -313,6 +407,11 @@ class Store:
         """One entry per tier, fastest first."""
         return [tier.stats() for tier in self._tiers]
 
+    @property
+    def has_lower_tier(self) -> bool:
+        """Whether blocks go further down than DRAM."""
+        return bool(self._below)
+
     def counters(self) -> dict[str, float]:
         """Counters and gauges beside those of the tiers."""
         queues = [queue for _, queue in self._below]
@@ -325,11 +424,16 @@ class Store:
             "promotions": float(self.promotions),
             "demotions": float(self.demotions),
             "prefetched": float(self.prefetched),
+            **{name: float(count) for name, count in self._slot_counts().items()},
             "write_behind_bytes": float(sum(queue.waiting_bytes for queue in queues)),
             "write_behind_written": float(sum(queue.written for queue in queues)),
             "write_behind_dropped": float(sum(queue.dropped for queue in queues)),
             "write_behind_refused": float(sum(queue.refused for queue in queues)),
+            **{name: value for more in self.more_counters for name, value in more().items()},
         }
+
+    def _slot_counts(self) -> dict[str, int]:
+        return self.arena.slot_counts() if self.arena is not None else dict.fromkeys(SLOT_COUNTS, 0)
 
     def flush(self, timeout_s: float) -> bool:
         """Waits for the writes behind; blocks, for tests and for the drain."""

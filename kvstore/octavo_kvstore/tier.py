@@ -49,7 +49,7 @@ class Tier(abc.ABC):
 
     name: str
     on_lost: Callable[[list[bytes]], None] = staticmethod(lambda keys: None)
-    """Hears, from any thread, the keys that a failed medium took along; set once by the owner."""
+    """Hears, from any thread, the keys that a failed medium took along or that others put into it; set once by the owner."""
 
     @abc.abstractmethod
     def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
@@ -101,6 +101,14 @@ class Tier(abc.ABC):
     @abc.abstractmethod
     def of_namespace(self, namespace: bytes) -> list[bytes]:
         """Every key of a namespace, unreadable ones too; a snapshot."""
+
+    def erase(self, namespace: bytes) -> bool:
+        """Destroys the key of a namespace's records before it returns; False where nothing is encrypted, or there is none."""
+        return False
+
+    @abc.abstractmethod
+    def layout_of(self, key: bytes) -> bytes:
+        """The layout fingerprint of a held key; empty: not held."""
 
     @abc.abstractmethod
     def parent_of(self, key: bytes) -> bytes:
@@ -168,6 +176,10 @@ class IndexedTier(Tier, Generic[Place]):
     def parent_of(self, key: bytes) -> bytes:
         entry = self._index.raw(key)
         return entry.parent if entry is not None else b""
+
+    def layout_of(self, key: bytes) -> bytes:
+        entry = self._index.find(key)
+        return entry.layout if entry is not None else b""
 
     def stats(self) -> TierStats:
         with self._lock:

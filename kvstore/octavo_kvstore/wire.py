@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from octavo.v1 import kvstore_pb2 as pb
 
 from octavo_kvstore.block import PLAIN, BlockMeta
+from octavo_kvstore.codecs.shape import PayloadShape
 from octavo_kvstore.store import Found
+from octavo_kvstore.tiers.arena import SlotRef
+from octavo_kvstore.tiers.remote import Source
 
 
 def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
@@ -22,6 +26,7 @@ def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
         message.pinned,
         message.recompute_us,
         message.lossy,
+        message.tiers & 7,
     )
 
 
@@ -34,6 +39,7 @@ def meta_to(meta: BlockMeta, now_s: float) -> pb.BlockMeta:
         pinned=meta.pinned,
         recompute_us=meta.recompute_us,
         lossy=meta.lossy,
+        tiers=meta.tiers,
         age_us=max(0, int((now_s - meta.stored_s) * 1e6)) if meta.stored_s else 0,
     )
 
@@ -49,3 +55,35 @@ def get_response(found: Found, now_s: float) -> pb.GetResponse:
         parent=block.parent,
         meta=meta_to(block.meta, now_s),
     )
+
+
+def ref_to(ref: SlotRef) -> pb.SlotRef:
+    """A slot for a client."""
+    return pb.SlotRef(slot=ref.slot, generation=ref.generation, length=ref.length, checksum=ref.checksum)
+
+
+def ref_from(message: pb.SlotRef) -> SlotRef:
+    """A slot that a client filled."""
+    return SlotRef(message.slot, message.generation, message.length, message.checksum)
+
+
+def read_shape(message: pb.PayloadShape) -> PayloadShape:
+    """Raises ValueError naming the field that cannot be."""
+    return PayloadShape(message.layers, message.halves, message.heads, message.tokens, message.width, message.dtype)
+
+
+def write_shape(shape: PayloadShape | None) -> pb.PayloadShape | None:
+    """None stays None."""
+    if shape is None:
+        return None
+    layers, halves, heads, tokens, width = shape.dims
+    return pb.PayloadShape(layers=layers, halves=halves, heads=heads, tokens=tokens, width=width, dtype=shape.dtype)
+
+
+def read_sources(messages: Iterable[pb.BlockSource], keys: int) -> list[Source]:
+    """Hints about `keys` keys; what lies beyond them is cut off."""
+    return [
+        Source(item.store_id, item.first, min(item.count, keys - item.first))
+        for item in messages
+        if item.first < keys and item.count
+    ]

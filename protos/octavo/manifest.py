@@ -164,8 +164,8 @@ class Scheduler:
 class Cache:
     prefix: bool = True
     """Share KV blocks between requests with the same beginning."""
-    tiers: tuple[str, ...] = ("dram", "nvme")
-    """Tiers of the kvstore, fastest first."""
+    tiers: tuple[str, ...] = ("dram", "nvme", "remote")
+    """Tiers of the kvstore: dram, nvme, valkey (a shared server), remote (blocks of other hosts' kvstores)."""
     dram_bytes: int = 1 * 2**30
     """Capacity of the DRAM tier, bytes."""
     nvme_bytes: int = 4 * 2**30
@@ -175,13 +175,29 @@ class Cache:
     nvme_backend: Literal["slab", "lmdb"] = "slab"
     """slab: LMDB is the directory of preallocated files with fixed slots; lmdb: the payload lies in LMDB too."""
     quota_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Tenant -> {dram, nvme: bytes}; `*` stands for each tenant that is not named."""
+    """Tenant -> {dram, nvme, valkey: bytes}; `*` stands for each tenant that is not named."""
     max_age_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Tenant -> {dram, nvme: seconds} from which on its blocks are unreadable; `*` stands for each tenant that is not named."""
+    """Tenant -> {dram, nvme, valkey: seconds} from which on its blocks are unreadable; `*` stands for each tenant that is not named."""
+    valkey_url: str = ""
+    """Server of the valkey tier, valkey://HOST:PORT/DB or redis://..., which all hosts of the deployment share."""
+    valkey_bytes: int = 4 * 2**30
+    """Bytes of that server that blocks may fill, those of other hosts counted."""
+    valkey_timeout_s: float = 0.25
+    """Longest wait for one answer of it; a slower one is a miss, and the server is then left alone for a while."""
     codec: Literal["none", "int8", "fp8", "zstd"] = "none"
-    """Compression below DRAM."""
+    """Compression below DRAM and between hosts, where encode + transfer + decode is faster than the plain bytes. All are lossy, and off for workers with engine.deterministic."""
+    encryption: Literal["off", "aes-gcm"] = "off"
+    """Encryption of what the nvme and valkey tiers keep, with a key per tenant derived from deployment.secret."""
     blending: bool = False
     """Reuse chunks at other positions."""
+    pin_share: float = 0.5
+    """Most of a worker's pool that preloads and pinned requests may hold together, 0 to 1."""
+    pin_quota_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Tenant -> bytes of KV that it may pin; `*` stands for each tenant that is not named; absent: pin_share alone."""
+    preload_reserve_tokens: int = 256
+    """Tokens of the context that a preload leaves free for what requests add and the answer."""
+    preloads_path: str = ""
+    """Folder that keeps preloads and namespace rotations over restarts of the scheduler; empty: <run_dir>/preloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +211,11 @@ class KvStore:
     arena_path: str = "/dev/shm"
     """Folder in shared memory for the DRAM tier, so that workers of this host copy from and to it; empty: payload travels in messages."""
     write_behind_bytes: int = 64 * 2**20
-    """Blocks that may wait in memory for the NVMe tier, bytes; more live in DRAM alone."""
+    """Blocks that may wait in memory for each tier below DRAM, bytes; more live in DRAM alone."""
+    peer_listen: str = ""
+    """Where kvstores of other hosts fetch blocks (host:port, told to them by the scheduler); empty: they do not."""
+    peers: Mapping[str, str] = field(default_factory=dict)
+    """store_id -> address of other hosts' kvstores that the scheduler cannot name rightly; it names the others."""
     metrics_listen: str = "127.0.0.1:0"
     """Prometheus text over HTTP; empty: off."""
 
@@ -292,11 +312,14 @@ class Manifest:
     release_gate: ReleaseGate = field(default_factory=ReleaseGate)
 
 
+KEEPING_TIERS = ("dram", "nvme", "valkey")
+TIERS = (*KEEPING_TIERS, "remote")
+"""What cache.tiers may name."""
+
 NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
     "engine.deterministic": (False,),
-    "cache.codec": ("none",),
     "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),
@@ -323,6 +346,7 @@ def check_values(manifest: Manifest) -> None:
         "engine.kv_num_blocks": 0,
         "engine.max_model_len": 0,
         "engine.threads": 0,
+        "cache.preload_reserve_tokens": 1,
         "gpuworker.progress_timeout_s": 0.1,
         "scheduler.max_num_seqs": 1,
         "scheduler.max_num_batched_tokens": 1,
@@ -336,6 +360,8 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.worker_silence_s": 0.5,
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
+        "cache.valkey_bytes": 0,
+        "cache.valkey_timeout_s": 0.001,
         "cache.nvme_bytes": 0,
         "kvstore.write_behind_bytes": 0,
         "gateway.slow_client_timeout_s": 0.1,
@@ -355,9 +381,27 @@ def check_values(manifest: Manifest) -> None:
         raise ManifestError(
             f"observability.trace_sample: {sample!r} must lie in [0, 1]", field="observability.trace_sample"
         )
+    if not 0 <= manifest.cache.pin_share <= 1:
+        raise ManifestError(
+            f"cache.pin_share: {manifest.cache.pin_share!r} must lie in [0, 1]", field="cache.pin_share"
+        )
+    for tenant, quota in manifest.cache.pin_quota_bytes.items():
+        if not quota >= 0:
+            raise ManifestError(
+                f"cache.pin_quota_bytes.{tenant}: {quota!r} must be bytes, 0 or more", field="cache.pin_quota_bytes"
+            )
     for tier in manifest.cache.tiers:
-        if tier not in ("dram", "nvme"):
-            raise ManifestError(f"cache.tiers: {tier!r} is unknown; use dram, nvme", field="cache.tiers")
+        if tier not in TIERS:
+            raise ManifestError(f"cache.tiers: {tier!r} is unknown; use {', '.join(TIERS)}", field="cache.tiers")
+    if "valkey" in manifest.cache.tiers and not manifest.cache.valkey_url:
+        raise ManifestError(
+            "cache.valkey_url: the valkey tier needs a server; give valkey://HOST:PORT/DB", field="cache.valkey_url"
+        )
+    if manifest.cache.encryption != "off" and manifest.deployment.secret == Deployment().secret:
+        raise ManifestError(
+            "cache.encryption: the keys come from deployment.secret, whose default everybody knows; set your own",
+            field="deployment.secret",
+        )
     for key, given in (("quota_bytes", manifest.cache.quota_bytes), ("max_age_s", manifest.cache.max_age_s)):
         _check_tier_limits(f"cache.{key}", given)
     for name, slo in manifest.scheduler.slo_classes.items():
@@ -374,8 +418,8 @@ def check_values(manifest: Manifest) -> None:
 def _check_tier_limits(key: str, given: Mapping[str, Mapping[str, float]]) -> None:
     for tenant, limits in given.items():
         for tier, limit in limits.items():
-            if tier not in ("dram", "nvme"):
-                raise ManifestError(f"{key}.{tenant}: {tier!r} is unknown; use dram, nvme", field=key)
+            if tier not in KEEPING_TIERS:
+                raise ManifestError(f"{key}.{tenant}: {tier!r} is unknown; use {', '.join(KEEPING_TIERS)}", field=key)
             if not limit >= 0:
                 raise ManifestError(f"{key}.{tenant}.{tier}: {limit!r} is too small; give at least 0", field=key)
 

@@ -6,13 +6,14 @@ output length, not from max_tokens; a request on an idle worker may use the marg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
+from octavo_scheduler.orders import LoadSource
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Choice, Request, Sequence
-from octavo_scheduler.tiers import Directory
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class Plan:
 
     worker: Worker
     choices: list[Choice]  # the leader first
+    keys: list[bytes]  # of the leader's full blocks
     matched: list[int]  # indexed blocks to share
     load_keys: list[bytes]  # the next blocks, from the kvstore
     table_blocks: int  # length of the leader's first block table
@@ -31,6 +33,7 @@ class Plan:
     target: Worker | None = None  # who decodes after this worker's prefill
     waits: bool = False  # it does not fit yet, and is better than any that does
     spreads: bool = False  # another worker holds more of the prompt
+    sources: list[LoadSource] = field(default_factory=list)  # of load_keys that only other hosts hold
 
     @property
     def sibling_blocks(self) -> int:
@@ -91,16 +94,23 @@ def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes
 
 
 def load_run(
-    worker: Worker, keys: list[bytes], matched: int, policy: Policy, directory: Directory | None, handed: bool = False
-) -> int:
-    """How many blocks after the `matched` ones are to be loaded from the host's kvstore.
+    worker: Worker, keys: list[bytes], matched: int, policy: Policy, reach: Reach | None, handed: bool = False
+) -> tuple[int, float]:
+    """How many blocks after the `matched` ones are to be loaded, and the predicted time of that.
 
-    What was `handed` over is loaded in any case: that it pays was weighed before it was prefilled elsewhere.
+    All that the host's kvstore and its peers hold, or what it holds itself, or nothing. What was `handed` over is loaded in
+    any case: that it pays was weighed before it was prefilled elsewhere.
     """
-    if directory is None or not directory.synced:
-        return 0
-    run = directory.run(keys, matched, len(keys))
-    return run if run and (handed or worth_loading(worker, run, policy)) else 0
+    if reach is None:
+        return 0, 0.0
+    near, whole = reach.run(keys, matched)
+    for run in dict.fromkeys((whole, near)):
+        load_us = load_time_us(worker, min(near, run), max(0, run - near))
+        if run and (
+            handed or load_us < worker.costs.predict_prefill_us(run * worker.block_tokens, policy.budget_alone)
+        ):
+            return run, load_us
+    return 0, 0.0
 
 
 def make_plan(
@@ -109,16 +119,16 @@ def make_plan(
     keys: list[bytes],
     policy: Policy,
     history: OutputHistory,
-    directory: Directory | None,
+    reach: Reach | None,
 ) -> Plan:
     """What admitting `choices` (the leader first, with its usable keys) on `worker` takes. Changes nothing."""
     leader = choices[0]
     request = leader.request
     block_tokens = worker.block_tokens
     matched = worker.index.match(keys, len(keys))
-    handed = request.handoff is not None
-    loads = load_run(worker, keys, len(matched), policy, directory, handed)
+    loads, _ = load_run(worker, keys, len(matched), policy, reach, request.handoff is not None)
     load_keys = keys[len(matched) : len(matched) + loads]
+    sources = reach.sources(load_keys) if reach is not None and reach.peers and load_keys else []
     positions = max_positions(request)
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
     table = blocks_for(positions if is_protected(leader) else min(leader.length + 1, positions), block_tokens)
@@ -130,13 +140,13 @@ def make_plan(
     target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
     worst = len(choices) * (blocks_for(positions, block_tokens) - table)
     growth = len(choices) * max(0, target - table)
-    return Plan(worker, choices, matched, load_keys, table, shared, need, growth, worst)
+    return Plan(worker, choices, keys, matched, load_keys, table, shared, need, growth, worst, sources=sources)
 
 
-def worth_loading(worker: Worker, blocks: int, policy: Policy) -> bool:
-    """Load only if bytes / bandwidth + fixed cost < predicted prefill of the same tokens."""
-    prefill_us = worker.costs.predict_prefill_us(blocks * worker.block_tokens, policy.budget_alone)
-    return worker.link.predict_us(blocks * worker.block_bytes) < prefill_us
+def load_time_us(worker: Worker, near: int, far: int) -> float:
+    """Predicted time of loading `near` blocks from the host's own kvstore and `far` ones through it from its peers."""
+    near_us = worker.link.predict_us(near * worker.block_bytes) if near else 0.0
+    return near_us + (worker.peer_link.predict_us(far * worker.block_bytes) if far else 0.0)
 
 
 def growth_of(sequence: Sequence, block_tokens: int, history: OutputHistory) -> int:
@@ -158,8 +168,8 @@ def margin_blocks(worker: Worker, policy: Policy) -> int:
 def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     """Whether the plan can start now."""
     worker = plan.worker
-    if len(plan.choices) > len(worker.free_slots):
-        return False
+    if len(plan.choices) > len(worker.free_slots) or worker.preempting:
+        return False  # a newcomer could share blocks that a victim was chosen to give back
     free = worker.pool.free_blocks
     usable = worker.pool.usable_blocks
     if not worker.sequences:

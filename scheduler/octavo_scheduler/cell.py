@@ -20,6 +20,7 @@ from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads.state import Caching
 from octavo_scheduler.queues import WaitingQueue
 from octavo_scheduler.registry import Registry
 from octavo_scheduler.request import Request
@@ -50,6 +51,7 @@ COUNTERS = (
     "priority_preemptions",
     "bring_back_predicted_us",
     "offloaded_blocks",
+    "prefetch_hints",
     "loads_started",
     "loaded_blocks",
     "wasted_load_blocks",
@@ -82,6 +84,12 @@ COUNTERS = (
     "cancel_latency_us_last",
     "admissions",
     "requests_degraded",
+    "preloads_built",
+    "preloads_swapped",
+    "preloads_restored",
+    "thrown_out_blocks",
+    "expired_blocks",
+    "pinned_requests",
     "failed_allocations",
     "promised_blocks",
     "unkept_blocks",
@@ -93,7 +101,7 @@ PREDICTED = ("ttft", "start", "e2e")
 SWEEP_FIRST = 1024
 MAX_TENANTS_ABOUT = 4096
 
-TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake", "hopeless", "recover", "drain"]
+TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake", "hopeless", "recover", "drain", "ttl"]
 
 
 class Timers:
@@ -139,9 +147,11 @@ class Cell:
     """Everything the core knows. `now_us` is the time of the event at hand; nothing here looks at a clock."""
 
     __slots__ = (
+        "_orders",
         "admission_due",
         "arriving",
         "busy_correction",
+        "caching",
         "classes",
         "counters",
         "drain",
@@ -186,7 +196,9 @@ class Cell:
         self.drain = DrainRate()
         self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
+        self.caching = Caching()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self._orders = {name: policy.order_of(name) for name in self.classes}
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
@@ -221,6 +233,10 @@ class Cell:
         """A number that was never given before: seqs, transfers and ranks."""
         self.next_number += 1
         return self.next_number
+
+    def order_of(self, slo_class: str) -> str:
+        """Policy.order_of, looked up once per class."""
+        return self._orders.get(slo_class, self.policy.order)
 
     def itl_target_us(self, slo_class: str) -> int:
         """Bound of the gaps between the tokens of a class; 0: none."""

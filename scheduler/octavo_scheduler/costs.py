@@ -11,6 +11,8 @@ from octavo_scheduler.events import Calibration
 
 _LEARNING_RATE = 0.05
 _EMA = 0.1
+PEER_BYTES_PER_US, PEER_FIXED_US = 100.0, 3000.0
+"""Of blocks from another host until one was fetched: a 1 Gbit/s network."""
 
 
 class StepCosts:

@@ -9,6 +9,16 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+    PreloadUsed,
+)
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
+
 
 @dataclass(slots=True)
 class ChoiceStart:
@@ -42,6 +52,8 @@ class Submitted:
     gateway_state: bytes = b""
     cache_off: bool = False
     namespace_root: bytes = b""
+    cache: CacheRule = NO_RULE
+    namespace_tag: bytes = b""
     pause_tool: str = ""  # the turn will end in a call of this tool; with it or without: pause_expected_us
     pause_expected_us: int = 0
     resumes: str = ""  # request id of the turn that this one continues after a pause
@@ -223,6 +235,8 @@ class StoreJoined:
     now_us: int
     store_id: str
     connection: int
+    reachable: bool = False  # by kvstores of other hosts
+    fetches: bool = False  # from them
 
 
 @dataclass(slots=True)
@@ -246,6 +260,18 @@ class StoreInventory:
     number: int
     keys: list[bytes]
     last: bool
+
+
+@dataclass(slots=True)
+class StoreCoded:
+    """What compression did in a kvstore since it last told."""
+
+    now_us: int
+    store_id: str
+    blocks: int
+    saved_us: float
+    cost_us: float
+    saved_bytes: int
 
 
 @dataclass(slots=True)
@@ -275,6 +301,13 @@ Event = (
     | StoreJoined
     | StoreChanged
     | StoreInventory
+    | StoreCoded
     | StoreLost
+    | PreloadPut
+    | PreloadRemoved
+    | PreloadPinned
+    | PreloadUsed
+    | CacheEvicted
+    | NamespaceRotated
     | Tick
 )

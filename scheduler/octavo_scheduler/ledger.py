@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TECHNIQUES = ("prefix_cache", "tier_load", "offload", "preemption", "swap", "handoff", "pause", "chunking")
+TECHNIQUES = (
+    "prefix_cache",
+    "tier_load",
+    "offload",
+    "preemption",
+    "swap",
+    "handoff",
+    "pause",
+    "chunking",
+    "compression",
+)
 
 
 @dataclass(slots=True)
@@ -39,10 +49,11 @@ class Ledger:
         cost_ms: float = 0.0,
         saved_bytes: int = 0,
         cost_bytes: int = 0,
+        entries: int = 1,
     ) -> None:
-        """Adds one entry. Raises KeyError for a technique without a book."""
+        """Adds one entry, or several at once. Raises KeyError for a technique without a book."""
         book = self.books[technique]
-        book.entries += 1
+        book.entries += entries
         book.saved_ms += saved_ms
         book.cost_ms += cost_ms
         book.saved_bytes += saved_bytes

@@ -52,6 +52,21 @@ class Offload:
     block_ids: list[int]
     keys: list[bytes]
     parents: list[bytes]  # zeros: the head of a chain
+    # one per block, or none when no block has any
+    namespaces: list[bytes] = field(default_factory=list)  # 16 bytes each, or empty
+    ttl_us: list[int] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
+    recompute_us: list[int] = field(default_factory=list)
+    tiers: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LoadSource:
+    """keys[first : first + count] of a load are believed to be held by another host's kvstore."""
+
+    store_id: str
+    first: int
+    count: int
 
 
 @dataclass(slots=True)
@@ -60,6 +75,7 @@ class Load:
     keys: list[bytes]
     block_ids: list[int]
     limit_us: int
+    sources: list[LoadSource] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -93,6 +109,22 @@ Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy | Le
 
 
 @dataclass(slots=True)
+class Forget:
+    """To a kvstore: the blocks of these keys and all chained from them, or all of a namespace."""
+
+    keys: list[bytes]
+    namespace: bytes = b""
+
+
+@dataclass(slots=True)
+class Keep:
+    """To a kvstore: never evict the blocks of these keys; or, not `pinned`, let them go again."""
+
+    keys: list[bytes]
+    pinned: bool
+
+
+@dataclass(slots=True)
 class Fact:
     """Something that became true and may be a span: name, parent, [start_us, end_us] on the shell's clock, attributes."""
 
@@ -114,3 +146,5 @@ class Effects:
     facts: list[Fact]
     limits_changed: bool
     next_wakeup_us: int
+    stores: list[tuple[str, Forget | Keep]] = field(default_factory=list)  # (store id, what)
+    prefetch: list[tuple[str, list[bytes]]] = field(default_factory=list)  # (store id, keys of a chain)

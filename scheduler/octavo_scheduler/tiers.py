@@ -7,9 +7,10 @@ full inventory asked for. A wrong hint costs a short load or a missed one, never
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from octavo_scheduler.orders import LoadSource
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import Handoff, Request
 from octavo_scheduler.request import Sequence as RunningSequence
@@ -24,11 +25,23 @@ STUCK_PAUSE_US = 5 * SECOND_US
 class Directory:
     """Keys that one kvstore is believed to hold."""
 
-    __slots__ = ("_keys", "_parts", "_quiet_until_us", "connection", "next_number", "store_id", "synced")
+    __slots__ = (
+        "_keys",
+        "_parts",
+        "_quiet_until_us",
+        "connection",
+        "fetches",
+        "next_number",
+        "reachable",
+        "store_id",
+        "synced",
+    )
 
-    def __init__(self, store_id: str, connection: int) -> None:
+    def __init__(self, store_id: str, connection: int, *, reachable: bool = False, fetches: bool = False) -> None:
         self.store_id = store_id
         self.connection = connection
+        self.reachable = reachable  # by kvstores of other hosts
+        self.fetches = fetches  # from them
         self._keys: set[bytes] = set()
         self._parts: set[bytes] = set()
         self.synced = False
@@ -102,6 +115,7 @@ class Transfer:
     started_us: int
     sequence: RunningSequence | None = None
     base_blocks: int = 0  # load: full blocks that were cached before it
+    sources: list[LoadSource] = field(default_factory=list)
     order_number: int = 0  # of its order among the worker's
     purpose: Purpose = "write-behind"
     request: Request | None = None  # it holds on until this ends

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from urllib.parse import unquote
 
 from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
+from octavo.v1 import kvstore_pb2 as kpb
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
 from octavo_scheduler.outbox import Update
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
 from octavo_scheduler.request import Cost
 
 MAX_ORDERS_BYTES = 2 * 2**20
@@ -75,9 +78,24 @@ def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitt
         gateway_state=message.gateway_state,
         cache_off=message.cache_off,
         namespace_root=message.namespace_root,
+        cache=read_rule(message.cache) if message.HasField("cache") else NO_RULE,
+        namespace_tag=message.namespace_tag,
         pause_tool=message.pause_tool,
         pause_expected_us=message.pause_expected_us,
         resumes=message.resumes,
+    )
+
+
+def read_rule(message: pb.CacheRule) -> CacheRule:
+    """What the request says about its KV."""
+    return CacheRule(
+        message.ttl_us,
+        message.pin,
+        message.priority,
+        tuple(message.tiers),
+        message.generation,
+        message.layout,
+        message.preload,
     )
 
 
@@ -99,6 +117,14 @@ def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) ->
         attach = message.attach
         return events.AttachRequested(now_us, gateway, attach.request_id, attach.idempotency_key, attach.tenant)
     return None
+
+
+def write_store_order(order: orders.Forget | orders.Keep) -> pb.AttachStoreResponse:
+    """What a kvstore is told."""
+    if isinstance(order, orders.Keep):
+        return pb.AttachStoreResponse(pin=pb.PinOrder(keys=pack_keys(order.keys), pinned=order.pinned))
+    forget = pb.ForgetOrder(keys=pack_keys(order.keys), namespace=order.namespace, below=True)
+    return pb.AttachStoreResponse(forget=forget)
 
 
 def write_update(update: Update) -> Iterator[pb.RequestEvent]:
@@ -298,6 +324,11 @@ def write_order(order: orders.Order) -> wpb.Order:
                 block_ids=pack_u32(order.block_ids),
                 keys=pack_keys(order.keys),
                 parents=pack_keys(order.parents),
+                namespaces=b"".join(tag or bytes(16) for tag in order.namespaces),
+                ttl_us=order.ttl_us,
+                priorities=order.priorities,
+                recompute_us=order.recompute_us,
+                tiers=order.tiers,
             )
             return wpb.Order(offload=offload)
         case orders.Load():
@@ -306,6 +337,10 @@ def write_order(order: orders.Order) -> wpb.Order:
                 keys=pack_keys(order.keys),
                 block_ids=pack_u32(order.block_ids),
                 limit_us=order.limit_us,
+                sources=[
+                    kpb.BlockSource(store_id=item.store_id, first=item.first, count=item.count)
+                    for item in order.sources
+                ],
             )
             return wpb.Order(load=load)
         case orders.Update():
@@ -357,8 +392,26 @@ def read_store(message: pb.AttachStoreRequest, store_id: str, connection: int, n
     if kind == "events":
         changes = [(item.key, item.removed) for item in message.events.events]
         return events.StoreChanged(now_us, store_id, connection, message.events.first_number, changes)
+    if kind == "codec":
+        codec = message.codec
+        saved = codec.saved_bytes
+        return events.StoreCoded(now_us, store_id, codec.blocks, codec.saved_us, codec.cost_us, saved)
     if kind == "inventory":
         inventory = message.inventory
         keys = _keys(inventory.keys, "inventory.keys")
         return events.StoreInventory(now_us, store_id, connection, inventory.number, keys, inventory.last)
     return None
+
+
+def peer_address(told: str, dialled_from: str) -> str:
+    """Where a kvstore's peers reach it: `told`, its host taken from gRPC's name of the caller (`ipv4:10.0.0.5:4242`) if it has none.
+
+    Empty: nowhere.
+    """
+    host, colon, port = told.rpartition(":")
+    if host or not colon:
+        return told
+    kind, _, caller = dialled_from.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return f"127.0.0.1:{port}"  # it came over a unix socket: the same host
+    return f"{unquote(caller.rpartition(':')[0])}:{port}"

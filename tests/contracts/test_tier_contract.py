@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from octavo_kvstore.arena_file import ArenaFolder
 from octavo_kvstore.block import Block, BlockMeta
+from octavo_kvstore.codecs.choice import Chooser
+from octavo_kvstore.codecs.shapes import ShapeTable
+from octavo_kvstore.encryption import FileKeyring, Vault
 from octavo_kvstore.limits import TierLimits
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
+from octavo_kvstore.testing_valkey import ValkeyServer, find_program
 from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tiers.arena import ArenaTier
+from octavo_kvstore.tiers.coded import CodedTier
 from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.tiers.lmdb_values import LmdbTier
 from octavo_kvstore.tiers.slab import SlabTier
+from octavo_kvstore.tiers.valkey import PREFIX, ValkeyTier, connect
 
 CAPACITY = 4 * 2**20
 TENANT, OTHER, AGED = b"t" * 16, b"o" * 16, b"a" * 16
@@ -30,7 +39,7 @@ class StoreAsTier(Tier):
 
     name = "store"
 
-    def __init__(self, store: Store, dram: HeapTier, nvme: LmdbTier | SlabTier) -> None:
+    def __init__(self, store: Store, dram: HeapTier | ArenaTier, nvme: LmdbTier | SlabTier) -> None:
         self.store, self.dram, self.nvme = store, dram, nvme
 
     def put_many(self, blocks: Sequence[Block]) -> tuple[list[Put], list[bytes]]:
@@ -68,6 +77,9 @@ class StoreAsTier(Tier):
     def of_namespace(self, namespace: bytes) -> list[bytes]:
         return list({*self.dram.of_namespace(namespace), *self.nvme.of_namespace(namespace)})
 
+    def layout_of(self, key: bytes) -> bytes:
+        return self.dram.layout_of(key) or self.nvme.layout_of(key)
+
     def parent_of(self, key: bytes) -> bytes:
         return self.dram.parent_of(key) or self.nvme.parent_of(key)
 
@@ -83,6 +95,12 @@ def damage_heap(tier: HeapTier, key: bytes) -> None:
     entry = tier._index.raw(key)
     assert entry is not None
     entry.place = replace(entry.place, payload=bytes(entry.place.payload).translate(FLIP))
+
+
+def damage_arena(tier: ArenaTier, key: bytes) -> None:
+    entry = tier._index.raw(key)
+    assert entry is not None and isinstance(entry.place, int) and tier._file is not None
+    tier._file.map.slot(entry.place)[0] ^= 1
 
 
 def damage_lmdb(tier: LmdbTier, key: bytes) -> None:
@@ -104,27 +122,46 @@ def damage_slab(tier: SlabTier, key: bytes) -> None:
         file.write(last.translate(FLIP))
 
 
+def damage_valkey(server: ValkeyServer, key: bytes) -> None:
+    client = connect(server.url, 5.0)
+    record = client.get(PREFIX + key)
+    assert isinstance(record, bytes)
+    client.set(PREFIX + key, record[:-1] + bytes([record[-1] ^ 1]))
+
+
 class Case:
     """A tier under test, what it pins, how its medium is damaged, and the time it goes by."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, server: ValkeyServer | None = None) -> None:
         self.pinned: set[bytes] = set()
         self.kind = kind
         self.now_s = 1000.0
         given = {"is_pinned": self.is_pinned, "limits": LIMITS, "clock_s": lambda: self.now_s}
-        heap = HeapTier(CAPACITY, **given)
+        folder.mkdir(exist_ok=True)
+        arena = ArenaTier(ArenaFolder(folder, CAPACITY), CAPACITY, **given) if "arena" in kind else None
+        heap = arena or HeapTier(CAPACITY, **given)
         lmdb_tier = LmdbTier(folder / "lmdb", CAPACITY, **given) if "lmdb" in kind else None
         slab = SlabTier(folder / "slab", CAPACITY, **given) if "slab" in kind else None
         lower = lmdb_tier or slab
-        if lower is None:
-            self.tier: Tier = heap
+        shared = ValkeyTier(connect(server.url, 5.0), CAPACITY, refresh_s=3600.0, **given) if server else None
+        if shared is not None:
+            self.tier: Tier = shared
+        elif lower is None:
+            self.tier = heap
+        elif kind.startswith("coded"):
+            vault = Vault(b"secret", FileKeyring(folder / "keyring.json"))
+            self.tier = CodedTier(lower, Chooser("zstd"), ShapeTable(), vault)
         elif kind.startswith("store"):
             self.tier = StoreAsTier(Store(heap, lower, PinTable(), wall_s=lambda: self.now_s), heap, lower)
         else:
             self.tier = lower
 
         def damage(key: bytes) -> None:
-            if lower is None or kind.startswith("store"):
+            if server is not None:
+                return damage_valkey(server, key)
+            if isinstance(heap, ArenaTier):
+                damage_arena(heap, key)
+            elif lower is None or kind.startswith("store"):
                 damage_heap(heap, key)
             if lmdb_tier is not None:
                 damage_lmdb(lmdb_tier, key)
@@ -137,9 +174,28 @@ class Case:
         return key in self.pinned
 
 
-@pytest.fixture(params=["heap", "lmdb", "slab", "store-lmdb", "store-slab"])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
-    made = Case(request.param, tmp_path)
+KINDS = ("heap", "arena", "lmdb", "slab", "store-lmdb", "store-slab", "store-arena-slab", "coded-slab", "valkey")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyServer | None]:
+    """None where none is installed, which CI does not accept."""
+    if not find_program() and not os.environ.get("CI"):
+        yield None
+        return
+    running = ValkeyServer(tmp_path_factory.mktemp("valkey"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture(params=KINDS)
+def case(request: pytest.FixtureRequest, tmp_path: Path, server: ValkeyServer | None) -> Iterator[Case]:
+    shared = server if request.param == "valkey" else None
+    if request.param == "valkey":
+        if server is None:
+            pytest.skip("needs valkey-server or redis-server")
+        connect(server.url, 5.0).flushall()
+    made = Case(request.param, tmp_path, shared)
     yield made
     made.tier.close()
 

@@ -14,8 +14,8 @@ from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.model.pool import KvPool
-from octavo_gpuworker.orders import LoadOrder, OffloadOrder, TransferDone
-from octavo_gpuworker.transfer import Transfers
+from octavo_gpuworker.orders import LoadOrder, LoadSource, OffloadOrder, TransferDone
+from octavo_gpuworker.transfer import Transfers, sources_of
 
 LAYOUT = b"l" * 32
 KEYS = [b"%032d" % i for i in range(6)]
@@ -28,6 +28,9 @@ class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
         self.held: dict[bytes, bytes] = {}
         self.mode, self.after = "", 0
         self.unpinned: list[int] = []
+        self.puts: list[pb.PutRequest] = []
+        self.pins: list[pb.PinRequest] = []
+        self.gets: list[pb.GetRequest] = []
         self.hanging = asyncio.Event()
         self.refuse = 0
         self.flip = 0
@@ -35,7 +38,11 @@ class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
     async def GetStats(self, request, context):
         return pb.GetStatsResponse(store_id="host7")
 
+    async def AttachArena(self, request, context):
+        return pb.AttachArenaResponse()
+
     async def Pin(self, request, context):
+        self.pins.append(request)
         if self.mode == "pin hangs":
             self.hanging.set()
             await asyncio.sleep(60)
@@ -48,6 +55,7 @@ class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
         return pb.UnpinResponse()
 
     async def Get(self, request, context):
+        self.gets.append(request)
         keys = [request.keys[i : i + 32] for i in range(0, len(request.keys), 32)]
         for at, key in enumerate(keys):
             payload = self.held[key]
@@ -76,6 +84,7 @@ class ScriptedStore(kvstore_pb2_grpc.KvStoreServiceServicer):
         stored = 0
         async for request in request_iterator:
             assert request.layout == LAYOUT
+            self.puts.append(request)
             assert xxhash.xxh3_64_intdigest(request.payload) == request.checksum
             self.held[request.key] = request.payload
             stored += 1
@@ -147,6 +156,34 @@ async def test_what_was_offloaded_comes_back_byte_for_byte(bench, store, pool) -
     assert done.lookup_us > 0 and done.transfer_us > 0
     await asyncio.sleep(0.05)
     assert store.unpinned == [5] and not bench.transfers._tasks
+
+
+async def test_the_store_is_told_what_the_bytes_are(bench, store, pool) -> None:
+    await bench.run(OffloadOrder(1, [1, 2], KEYS[:2]))
+    shape, (layers, halves, heads, width) = store.puts[0].shape, (*pool.tensor.shape[1:4], pool.tensor.shape[5])
+    assert (shape.layers, shape.halves, shape.heads, shape.tokens, shape.width) == (layers, halves, heads, 4, width)
+    assert shape.dtype == "float32" and not store.puts[0].exact
+    assert layers * halves * heads * 4 * width * 4 == pool.block_bytes
+
+
+async def test_an_exact_worker_says_so_each_time(pool, store) -> None:
+    async with serving(store) as (address, _):
+        bench = Bench(pool, address)
+        bench.transfers._exact = True
+        await bench.run(OffloadOrder(1, [1], KEYS[:1]))
+        await bench.run(LoadOrder(2, KEYS[:1], [11], 0))
+        assert store.puts[0].exact and store.pins[0].exact and store.gets[0].exact
+        await bench.transfers.close()
+
+
+async def test_sources_go_on_to_the_store_relative_to_what_is_asked(bench, store) -> None:
+    await bench.run(OffloadOrder(1, [1, 2, 3], KEYS[:3]))
+    await bench.run(LoadOrder(2, KEYS[:3], [11, 12, 13], 0, (LoadSource("far", 1, 2),)))
+    assert [[(s.store_id, s.first, s.count) for s in asked.sources] for asked in (store.pins[0], store.gets[0])] == [
+        [("far", 1, 2)]
+    ] * 2
+    order = LoadOrder(3, KEYS, [], 0, (LoadSource("far", 1, 4), LoadSource("gone", 0, 2)))
+    assert [(s.store_id, s.first, s.count) for s in sources_of(order, 2)] == [("far", 0, 3)]
 
 
 async def test_a_load_takes_the_leading_run_that_is_held(bench, store) -> None:

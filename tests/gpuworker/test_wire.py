@@ -7,12 +7,14 @@ import time
 import pytest
 from octavo.packing import pack_keys, pack_u32, unpack_u32
 from octavo.v1 import worker_pb2 as pb
+from octavo.v1.kvstore_pb2 import BlockSource
 from octavo_gpuworker.orders import (
     AdmitOrder,
     FirstToken,
     GrantOrder,
     LabelOrder,
     LoadOrder,
+    LoadSource,
     OffloadOrder,
     PassedOver,
     PolicyOrder,
@@ -41,7 +43,15 @@ def test_every_kind_of_order_in_order() -> None:
         pb.Order(update=pb.Update(seq=2, rank=7, paused=True)),
         pb.Order(stop=pb.Stop(seq=3, reason="cancel")),
         pb.Order(offload=pb.Offload(xfer_id=4, block_ids=pack_u32([1]), keys=pack_keys([K1]))),
-        pb.Order(load=pb.Load(xfer_id=5, keys=pack_keys([K1, K2]), block_ids=pack_u32([1, 2]), limit_us=9)),
+        pb.Order(
+            load=pb.Load(
+                xfer_id=5,
+                keys=pack_keys([K1, K2]),
+                block_ids=pack_u32([1, 2]),
+                limit_us=9,
+                sources=[BlockSource(store_id="far", first=1, count=1)],
+            )
+        ),
         pb.Order(prepare=pb.Prepare(resource_id="r")),
         pb.Order(step_policy=pb.StepPolicy(budget_with_decodes=10, budget_alone=20, max_seqs=30)),
         pb.Order(label=pb.Label(block_ids=pack_u32([8]), keys=pack_keys([K2]), parents=pack_keys([K1]))),
@@ -51,7 +61,7 @@ def test_every_kind_of_order_in_order() -> None:
         UpdateOrder(2, 7, True),
         StopOrder(3, "cancel"),
         OffloadOrder(4, [1], [K1]),
-        LoadOrder(5, [K1, K2], [1, 2], 9),
+        LoadOrder(5, [K1, K2], [1, 2], 9, (LoadSource("far", 1, 1),)),
         PassedOver("prepare"),
         PolicyOrder(10, 20, 30),
         LabelOrder([8], [K2], [K1]),

@@ -14,7 +14,19 @@ from random import Random
 from octavo.packing import pack_u32, unpack_u32
 from octavo.step import Chunk, SeqView, StepBudget, compose
 from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
-from octavo_scheduler.orders import Admit, Grant, Label, Leave, Load, Offload, Order, StepPolicy, Stop, Update
+from octavo_scheduler.orders import (
+    Admit,
+    Grant,
+    Label,
+    Leave,
+    Load,
+    LoadSource,
+    Offload,
+    Order,
+    StepPolicy,
+    Stop,
+    Update,
+)
 
 POISON = -1
 VOCAB = 64
@@ -76,6 +88,9 @@ class ChaosTransfer:
     keys: list[bytes]
     left: int
     ok_blocks: int
+    parents: list[bytes] = field(default_factory=list)
+    sources: list[LoadSource] = field(default_factory=list)
+    remote: bool = False
 
 
 class ChaosStore:
@@ -85,16 +100,41 @@ class ChaosStore:
         self.rng = rng
         self.store_id = store_id
         self.held: dict[bytes, list[int]] = {}
+        self.parents: dict[bytes, bytes] = {}
         self.next_number = 1
         self.events: list[tuple[int, bytes, bool]] = []
         self.alive = True
+        self.peers: dict[str, ChaosStore] = {}
+        self.fetched = 0
 
-    def put(self, key: bytes, content: list[int]) -> None:
+    def fetch(self, key: bytes, sources: list[LoadSource], index: int) -> list[int] | None:
+        """From the first peer that is named for the index, lives and holds the key."""
+        for source in sources:
+            peer = self.peers.get(source.store_id)
+            if source.first <= index < source.first + source.count and peer is not None and peer.alive:
+                content = peer.held.get(key)
+                if content is not None:
+                    self.fetched += 1
+                    self.put(key, content)
+                    return content
+        return None
+
+    def put(self, key: bytes, content: list[int], parent: bytes = b"") -> None:
+        self.parents[key] = parent
         known = self.held.get(key)
         assert known is None or known == content, "one key, two contents"
         if known is None:
             self.held[key] = list(content)
             self._event(key, False)
+
+    def forget(self, keys: list[bytes], namespace: bytes) -> None:
+        """The blocks of these keys and all below them; of a namespace: everything, there is one tenant."""
+        doomed = set(self.held) if namespace else set(keys)
+        while more := {key for key in self.held if self.parents[key] in doomed} - doomed:
+            doomed |= more
+        for key in [key for key in self.held if key in doomed]:
+            del self.held[key]
+            self._event(key, True)
 
     def evict_some(self) -> None:
         for key in [key for key in self.held if self.rng.random() < 0.1]:
@@ -135,6 +175,9 @@ class ChaosWorker:
         self.draining = False
         self.freeze_transfers = False
         self.calm_steps = 1  # iterations that a transfer takes when the worker is calm
+        self.fail_every = 0  # of the steps, one of so many finds no memory; 0: none
+        self.allocations = 0
+        self.pool_labels: list[str] = []
         self.boot_id = f"boot-{rng.random()}"
         self._reset()
 
@@ -201,6 +244,7 @@ class ChaosWorker:
             resident_parents=parents,
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
             role=self.role,
+            labels=self.pool_labels,
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -233,6 +277,11 @@ class ChaosWorker:
             else:
                 assert isinstance(order, Update)
         self.inbox = []
+
+    def back(self, num_blocks: int) -> None:
+        """From now on only so many blocks, the null block included, can be in use at once."""
+        self.report.backed_blocks = num_blocks
+        self.must_send = True
 
     def drain(self) -> None:
         """SIGTERM: the next report says so."""
@@ -288,7 +337,9 @@ class ChaosWorker:
             self.labels.pop(block, None)
 
     def _label(self, order: Label) -> None:
-        for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=True):
+        for block in order.block_ids[len(order.keys) :]:
+            self.labels.pop(block, None)
+        for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=False):
             content = self.content[block]
             assert POISON not in content, f"block {block} was labelled before it was computed"
             known = self.key_content.setdefault(key, list(content))
@@ -309,6 +360,10 @@ class ChaosWorker:
             ok = self.rng.randint(0, ok)
         left = self.calm_steps if self.calm else self.rng.randint(1, 5)
         transfer = ChaosTransfer(order.xfer_id, kind, list(order.block_ids), list(order.keys), left, ok)
+        if isinstance(order, Offload):
+            transfer.parents = list(order.parents)
+        if isinstance(order, Load):
+            transfer.sources = order.sources
         if kind == "load":
             self._poison(transfer.blocks)
         self.transfers[transfer.xfer_id] = transfer
@@ -328,9 +383,12 @@ class ChaosWorker:
                 content = self.content[block]
                 known = self.key_content.get(key)
                 assert POISON not in content and (known is None or known == content), "offloaded a block that changed"
-                store.put(key, content)
+                store.put(key, content, transfer.parents[done])
             else:
                 held = store.held.get(key)
+                if held is None:
+                    held = store.fetch(key, transfer.sources, done)
+                    transfer.remote = held is not None
                 if held is None:
                     break
                 self.content[block] = list(held)
@@ -344,7 +402,9 @@ class ChaosWorker:
                 continue
             ok = self._copy(transfer)
             del self.transfers[transfer.xfer_id]
-            self.report.transfers_done.append(TransferDone(transfer.xfer_id, ok, ok * 1000, 100, 500))
+            self.report.transfers_done.append(
+                TransferDone(transfer.xfer_id, ok, ok * 1000, 100, 500, "remote" if transfer.remote else "")
+            )
             self.must_send = True
             for sequence in self.sequences.values():
                 if sequence.wait_xfer == transfer.xfer_id:
@@ -384,6 +444,12 @@ class ChaosWorker:
         if step.starved:
             self.report.starved = step.starved
             self.must_send = True
+        if step.chunks and self.fail_every:
+            self.allocations += 1
+            if self.allocations % self.fail_every == 0:  # the step does not run, and nothing of it is lost
+                self.report.failed_allocations += 1
+                self.must_send = True
+                return
         self.launched = step.chunks
         self.pending_step = step
 

@@ -1,4 +1,4 @@
-"""The property test: hypothesis chooses the events, the chaos worker and the clients check every rule, all ends free."""
+"""The property test (over 5,000 events): hypothesis chooses the events, the chaos worker and the clients check every rule, all ends free."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ class CellMachine(RuleBasedStateMachine):
         seed=st.integers(0, 2**16),
         delay_us=st.sampled_from((0, 3000)),
         merge=st.sampled_from((1, 3)),
+        order=st.sampled_from(("slo-fair", "fcfs", "priority", "sjf", "slo", "fair")),
+        batching=st.sampled_from(("continuous", "static", "dynamic")),
         roles=st.sampled_from((("both", "both"), ("prefill", "decode"), ("prefill", "both"))),
     )
-    def start(self, seed: int, delay_us: int, merge: int, roles: tuple[str, str]) -> None:
+    def start(self, seed: int, delay_us: int, merge: int, order: str, batching: str, roles: tuple[str, str]) -> None:
         rng = Random(seed)
         policy = Policy(
+            order=order,
+            batching=batching,
+            slo_classes={"default": {"ttft_ms": 20.0, "itl_p99_ms": 6.0}},
             max_num_seqs=3,
             max_num_batched_tokens=4,
             default_output_tokens=1,
@@ -38,6 +43,7 @@ class CellMachine(RuleBasedStateMachine):
             max_losses=1000,
         )
         self.simulation = Simulation(rng, policy, delay_us)
+        self.simulation.checked = True
         self.store = ChaosStore(rng)
         for number in range(2):
             worker = ChaosWorker(
@@ -70,6 +76,8 @@ class CellMachine(RuleBasedStateMachine):
         n=st.sampled_from((1, 1, 2, 3)),
         stops=st.sampled_from(((), (7,))),
         deadline_us=st.sampled_from((0, 0, 50_000)),
+        priority=st.sampled_from((0, 0, 2)),
+        tenant=st.sampled_from(("default", "default", "other")),
     )
     def submit(self, gateway: int, prefix: tuple[int, ...], tail: list[int], **options: Any) -> None:
         stops = list(options.pop("stops"))

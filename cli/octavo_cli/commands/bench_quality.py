@@ -9,16 +9,31 @@ import typer
 from octavo.rpc.settings import load_settings
 
 from octavo_cli.commands.bench_engine import show
+from octavo_cli.engine_bench.codecs import CODECS, measure_codecs
 from octavo_cli.engine_bench.quality import FORMS, measure_quality
 
 
 def quality(
     context: typer.Context,
     forms: Annotated[str, typer.Option("--forms", help="Comma-separated; absent: all.")] = ",".join(FORMS),
+    codecs: Annotated[
+        str,
+        typer.Option(
+            "--codecs", help=f"Instead of the precisions: codecs of the KV store; all, or of {', '.join(CODECS)}."
+        ),
+    ] = "",
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="Of the text; 0: all.")] = 0,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
     """Perplexity and top-1 agreement of bf16, int8, int4 and an int8 cache with the float32 oracle. Takes settings as flags."""
-    wanted = [name.strip() for name in forms.split(",") if name.strip()]
-    figures, notes = measure_quality(load_settings(context.args, os.environ), wanted, tokens)
+    settings = load_settings(context.args, os.environ)
+    if codecs:
+        chosen = list(CODECS) if codecs == "all" else _names(codecs)
+        figures, notes = measure_codecs(settings, chosen, tokens)
+    else:
+        figures, notes = measure_quality(settings, _names(forms), tokens)
     show(figures, notes, json_path)
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class BlockShape(NamedTuple):
+    """What a block's bytes are: [layers, halves, heads, tokens, width] values of `dtype`; of int8 and fp8 with scales behind them."""
+
+    layers: int
+    halves: int
+    """2: keys and values; 1: one latent vector."""
+    heads: int
+    tokens: int
+    width: int
+    dtype: str
+    """bfloat16, float16, float32, int8, fp8."""
 
 
 class BlockPool(Protocol):
@@ -17,12 +33,21 @@ class BlockPool(Protocol):
     def block_tokens(self) -> int: ...
     @property
     def block_bytes(self) -> int: ...
+    @property
+    def block_shape(self) -> BlockShape | None:
+        """None: only whoever wrote the blocks knows; a kvstore then keeps them as they are."""
 
     def read_block(self, block_id: int) -> bytes:
         """A copy of the block's bytes; may be called from any thread. IndexError outside the pool."""
 
     def write_block(self, block_id: int, payload: bytes | memoryview) -> None:
         """Replaces the block's bytes. IndexError for block 0 or outside the pool; ValueError for a wrong length."""
+
+    def host_array(self, block_id: int) -> NDArray[np.uint8] | None:
+        """The block's own bytes, [block_bytes], when the pool lies in this process's memory; None on a device.
+
+        Who writes to them holds the block (a transfer does): no step touches it then. IndexError outside the pool.
+        """
 
     def copy_block(self, src: int, dst: int) -> None:
         """Copies block `src` over block `dst`. IndexError as above."""

@@ -12,6 +12,7 @@ from octavo.artifacts import ModelFiles, resolve_model, tokenizer_hash, weights_
 from octavo.errors import OctavoError
 from octavo.manifest import Manifest
 
+from octavo_gpuworker.backends.blocks import BlockShape
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.native_backend import NativeBackend
 from octavo_gpuworker.backends.native_pool import NativePool
@@ -122,10 +123,15 @@ def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> Nat
         raise OctavoError(f"the native kernels refuse the settings: {error}") from error
     return NativeBackend(
         model,
-        NativePool(pool, size),
+        NativePool(pool, size, _block_shape(config, kv_dtype, size)),
         fingerprint=_fingerprint(files, config, weights_blake3, weights, kv_dtype, size),
         limits=lambda: native_limits(library, model, packed),
     )
+
+
+def _block_shape(config: ModelConfig, kv_dtype: str, block_tokens: int) -> BlockShape:
+    dtype = {"bf16": "bfloat16", "f32": "float32", "f16": "float16"}.get(kv_dtype, kv_dtype)
+    return BlockShape(config.layers, 2, config.kv_heads, block_tokens, config.head_dim, dtype)
 
 
 def _fingerprint(

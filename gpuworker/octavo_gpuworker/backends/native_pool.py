@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo_gpuworker.backends.blocks import BlockShape
+
 NULL_BLOCK = 0
 
 
 class NativePool:
     """A BlockPool over a uint8 array [num_blocks, block_bytes]; memory is taken as blocks are written."""
 
-    __slots__ = ("array", "block_bytes", "block_tokens", "num_blocks")
+    __slots__ = ("array", "block_bytes", "block_shape", "block_tokens", "num_blocks")
 
-    def __init__(self, array: NDArray[np.uint8], block_tokens: int) -> None:
+    def __init__(self, array: NDArray[np.uint8], block_tokens: int, block_shape: BlockShape | None = None) -> None:
         self.array = array
+        self.block_shape = block_shape
         self.num_blocks, self.block_bytes = array.shape
         self.block_tokens = block_tokens
 
@@ -29,6 +32,12 @@ class NativePool:
         if len(payload) != self.block_bytes:
             raise ValueError(f"KV payload has {len(payload)} bytes, a block of this pool has {self.block_bytes}")
         self.array[block_id] = np.frombuffer(payload, dtype=np.uint8)
+
+    def host_array(self, block_id: int) -> NDArray[np.uint8]:
+        """See BlockPool."""
+        self._check(block_id)
+        block: NDArray[np.uint8] = self.array[block_id]
+        return block
 
     def copy_block(self, src: int, dst: int) -> None:
         """See BlockPool."""

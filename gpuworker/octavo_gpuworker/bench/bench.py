@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.manifest import Manifest
@@ -13,6 +14,7 @@ from octavo_gpuworker.backends.opening import open_backend
 from octavo_gpuworker.bench.quality import score
 from octavo_gpuworker.bench.row import Row, parse_row
 from octavo_gpuworker.bench.runner import Runner, Sample
+from octavo_gpuworker.bench.through import Through
 
 BUDGET_TOKENS = 4096
 """A prefill row is one step."""
@@ -38,11 +40,16 @@ class Bench:
             answer["threads"] = limits.threads
         return answer
 
-    def quality(self, weights: str, kv_dtype: str, ids: list[int]) -> dict[str, Any]:
-        """Negative log-likelihoods and best tokens of a text, position by position; see `score`."""
+    def quality(self, weights: str, kv_dtype: str, ids: list[int], command: Sequence[str] = ()) -> dict[str, Any]:
+        """Negative log-likelihoods and best tokens of a text, position by position; see `score`.
+
+        With a command every full block goes through that program before later positions attend to it (Through).
+        """
         backend = self._runner(weights, kv_dtype).backend
-        nll, top = score(backend, ids)
-        return {"nll": nll, "top": top, "backend": backend.name}
+        through = Through(command, backend.pool) if command else None
+        nll, top = score(backend, ids, through)
+        codec = {} if through is None else {"codec": through.close()}
+        return {"nll": nll, "top": top, "backend": backend.name, **codec}
 
     def _runner(self, weights: str, kv_dtype: str) -> Runner:
         found = self._runners.get((weights, kv_dtype))

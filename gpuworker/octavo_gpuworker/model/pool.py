@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo_gpuworker.backends.blocks import BlockShape
 from octavo_gpuworker.model.config import ModelConfig
 
 QUANTIZED = (torch.int8, torch.float8_e4m3fn)
@@ -55,6 +57,13 @@ class KvPool:
         self.device = self.tensor.device
         self._bytes = self.buffer.numpy() if self.device.type == "cpu" else None
 
+    @property
+    def block_shape(self) -> BlockShape:
+        """See BlockPool."""
+        _, layers, halves, heads, tokens, width = self.tensor.shape
+        dtype = "fp8" if self.dtype is torch.float8_e4m3fn else str(self.dtype).removeprefix("torch.")
+        return BlockShape(layers, halves, heads, tokens, width, dtype)
+
     def read_block(self, block_id: int) -> bytes:
         """A copy of the block's bytes, `block_bytes` long. IndexError for an id outside the pool."""
         self._check(block_id)
@@ -73,6 +82,11 @@ class KvPool:
             self._bytes[block_id] = source
             return
         self.buffer[block_id].copy_(torch.from_numpy(source.copy()))
+
+    def host_array(self, block_id: int) -> NDArray[np.uint8] | None:
+        """The block's own bytes, [block_bytes]; None when they lie on a device. IndexError for an id outside the pool."""
+        self._check(block_id)
+        return None if self._bytes is None else self._bytes[block_id]
 
     def copy_block(self, src: int, dst: int) -> None:
         """Copies block `src` over block `dst`, as copy-on-write does. IndexError as above."""

@@ -64,13 +64,13 @@ class Ask:
 
 
 class PeerStream(Protocol):
-    """One Fetch under way. Every method raises PeerFailed when the stream is over before its end."""
+    """One Fetch under way."""
 
     def pieces(self) -> AsyncIterator[Piece]:
-        """In order; ends after the piece with `end`."""
+        """In order; ends after the piece with `end`. Raises PeerFailed when the stream is over before that."""
 
     async def grant(self, size_bytes: int) -> None:
-        """Lets the peer send so much more."""
+        """Lets the peer send so much more; a no-op once the stream is over."""
 
     def cancel(self) -> None:
         """Gives up; what is under way is dropped. Idempotent."""

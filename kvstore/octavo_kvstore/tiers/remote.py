@@ -40,6 +40,12 @@ class Source:
     first: int
     count: int
 
+    def behind(self, at: int) -> Source | None:
+        """What it says of keys[at:], with `at` for the new first; None: nothing."""
+        end = self.first + self.count
+        first = max(self.first, at)
+        return Source(self.store_id, first - at, end - first) if end > first else None
+
     def end_at(self, index: int) -> int:
         """Where its run ends that covers `index`; 0 when it does not."""
         return self.first + self.count if self.first <= index < self.first + self.count else 0
@@ -78,6 +84,20 @@ class RemoteTier:
         self._chooser = chooser
         self._stall_s = stall_s
         self._clock_s = clock_s
+
+    def figures(self) -> dict[str, float]:
+        """Named as in instruments.py."""
+        now_s, peers, counters = self._clock_s(), self.book.all(), self.counters
+        return {
+            "peers": float(len(peers)),
+            "peers_answering": float(sum(peer.answers(now_s) for peer in peers)),
+            "remote_blocks": float(counters.blocks),
+            "remote_bytes": float(counters.bytes),
+            "remote_misses": float(counters.misses),
+            "remote_resumed": float(counters.resumed),
+            "remote_corrupt": float(counters.corrupt),
+            "remote_failed": float(counters.failed),
+        }
 
     def run(self, sources: Sequence[Source], start: int, limit: int) -> int:
         """How many keys from `start` on, up to index `limit`, peers that answer are believed to hold without a gap."""

@@ -2,6 +2,7 @@
 
 from octavo.client.aio import AsyncClient
 from octavo.client.blocking import Client, Stream
+from octavo.client.cache import AsyncCache, CacheExplanation, Preload
 from octavo.client.retry import RetryPolicy
 from octavo.client.stream import AsyncStream
 from octavo.client.types import (
@@ -21,8 +22,10 @@ from octavo.client.types import (
 )
 
 __all__ = [
+    "AsyncCache",
     "AsyncClient",
     "AsyncStream",
+    "CacheExplanation",
     "Cancellation",
     "Choice",
     "Chunk",
@@ -32,6 +35,7 @@ __all__ = [
     "Message",
     "ModelInfo",
     "Pausing",
+    "Preload",
     "RetryPolicy",
     "Stream",
     "Timings",

@@ -69,6 +69,7 @@ class Host:
         self.tracer: trace.Tracer = self.provider.get_tracer("octavo", self.version)
         self.metrics = prometheus_client.CollectorRegistry()
         self.server = grpc.aio.server(options=server_options(name, self.manifest.gateway.max_body_bytes))
+        self._beside: list[grpc.aio.Server] = []
         self.urls: dict[str, str] = {}
         self.state: State = "starting"
         self.why = "starting"
@@ -142,6 +143,21 @@ class Host:
         self.urls.setdefault("grpc", bound)
         return bound
 
+    async def listen_beside(self, address: str, register: Callable[[grpc.aio.Server], None]) -> str:
+        """A second server of this process that offers only what `register` adds to it. Returns the bound address.
+
+        It stops with the first one. Raises OctavoError when the address is taken or malformed.
+        """
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        register(server)
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OctavoError(f"{self.name} cannot listen on {address}: {error}; choose a free address") from error
+        await server.start()
+        self._beside.append(server)
+        return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+
     def serve_metrics(self, address: str) -> None:
         """Prometheus text on `host:port` from a thread of its own; an empty address is off."""
         if not address:
@@ -167,7 +183,7 @@ class Host:
                 self.log.warning("drain: %.0f s are over; stopping what still runs", timeout)
             except Exception as error:
                 self.log.error("drain: a step failed", exc_info=error)
-        await self.server.stop(grace=1.0)
+        await asyncio.gather(*(server.stop(grace=1.0) for server in (self.server, *self._beside)))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

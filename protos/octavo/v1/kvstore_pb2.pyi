@@ -187,13 +187,14 @@ class FetchHead(_message.Message):
     def __init__(self, parent: _Optional[bytes] = ..., form: _Optional[str] = ..., record_bytes: _Optional[int] = ..., record_checksum: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., payload_checksum: _Optional[int] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
 
 class BlockMeta(_message.Message):
-    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us", "lossy")
+    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us", "tiers", "lossy")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TTL_US_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     AGE_US_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     LOSSY_FIELD_NUMBER: _ClassVar[int]
     namespace: bytes
     ttl_us: int
@@ -201,8 +202,9 @@ class BlockMeta(_message.Message):
     pinned: bool
     recompute_us: int
     age_us: int
+    tiers: int
     lossy: bool
-    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ..., lossy: _Optional[bool] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ..., tiers: _Optional[int] = ..., lossy: _Optional[bool] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("stored", "known", "refused")
@@ -315,16 +317,18 @@ class SlotRef(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., length: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("arena_client", "keys", "layout", "meta")
+    __slots__ = ("arena_client", "keys", "layout", "meta", "length")
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
     arena_client: int
     keys: bytes
     layout: bytes
     meta: BlockMeta
-    def __init__(self, arena_client: _Optional[int] = ..., keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
+    length: int
+    def __init__(self, arena_client: _Optional[int] = ..., keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ..., length: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("slots",)
@@ -333,18 +337,20 @@ class ReserveResponse(_message.Message):
     def __init__(self, slots: _Optional[_Iterable[_Union[SlotRef, _Mapping]]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("arena_client", "layout", "filled", "shape", "exact")
+    __slots__ = ("arena_client", "layout", "filled", "given_up", "shape", "exact")
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     FILLED_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     arena_client: int
     layout: bytes
     filled: _containers.RepeatedCompositeFieldContainer[FilledSlot]
+    given_up: _containers.RepeatedScalarFieldContainer[int]
     shape: PayloadShape
     exact: bool
-    def __init__(self, arena_client: _Optional[int] = ..., layout: _Optional[bytes] = ..., filled: _Optional[_Iterable[_Union[FilledSlot, _Mapping]]] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., exact: _Optional[bool] = ...) -> None: ...
+    def __init__(self, arena_client: _Optional[int] = ..., layout: _Optional[bytes] = ..., filled: _Optional[_Iterable[_Union[FilledSlot, _Mapping]]] = ..., given_up: _Optional[_Iterable[int]] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., exact: _Optional[bool] = ...) -> None: ...
 
 class FilledSlot(_message.Message):
     __slots__ = ("slot", "key", "parent", "meta")

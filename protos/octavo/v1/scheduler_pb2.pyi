@@ -408,16 +408,18 @@ class AttachStoreResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[StoreWelcome, _Mapping]] = ..., inventory_request: _Optional[_Union[InventoryRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., peers: _Optional[_Union[StorePeers, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchHint, _Mapping]] = ..., pin: _Optional[_Union[PinOrder, _Mapping]] = ..., forget: _Optional[_Union[ForgetOrder, _Mapping]] = ...) -> None: ...
 
 class StoreHello(_message.Message):
-    __slots__ = ("store_id", "boot_id", "address", "peer_address")
+    __slots__ = ("store_id", "boot_id", "address", "peer_address", "fetches")
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    FETCHES_FIELD_NUMBER: _ClassVar[int]
     store_id: str
     boot_id: str
     address: str
     peer_address: str
-    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+    fetches: bool
+    def __init__(self, store_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., fetches: _Optional[bool] = ...) -> None: ...
 
 class StorePeers(_message.Message):
     __slots__ = ("peers",)
@@ -470,12 +472,14 @@ class PinOrder(_message.Message):
     def __init__(self, keys: _Optional[bytes] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class ForgetOrder(_message.Message):
-    __slots__ = ("keys", "namespace")
+    __slots__ = ("keys", "namespace", "below")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     namespace: bytes
-    def __init__(self, keys: _Optional[bytes] = ..., namespace: _Optional[bytes] = ...) -> None: ...
+    below: bool
+    def __init__(self, keys: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., below: _Optional[bool] = ...) -> None: ...
 
 class StoreInventory(_message.Message):
     __slots__ = ("number", "keys", "last")

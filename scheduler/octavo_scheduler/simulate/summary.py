@@ -119,6 +119,7 @@ def _goodput(
     prompts = sum(tally.prompt_tokens for tally in tallies)
     if prompts:
         cached = sum(tally.cached_tokens for tally in tallies)
+        figures.append(Figure("cached_tokens", cached, "tokens", count))
         figures.append(Figure("cached_share_of_prompts", cached / prompts, "share", count))
     return figures
 

@@ -1,0 +1,192 @@
+"""CodedTier over a plain one: coded where it pays, marked where it is lossy, unreadable without the key, gone when erased."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from octavo_kvstore.block import Block, BlockMeta
+from octavo_kvstore.codecs.choice import Chooser
+from octavo_kvstore.codecs.envelope import HEAD_BYTES, Head, unpack_head
+from octavo_kvstore.codecs.forms import RAW
+from octavo_kvstore.codecs.samples import sample_payload
+from octavo_kvstore.codecs.shape import PayloadShape
+from octavo_kvstore.codecs.shapes import ShapeTable
+from octavo_kvstore.codecs.values import to_float32
+from octavo_kvstore.encryption import FileKeyring, Vault
+from octavo_kvstore.pins import PinTable
+from octavo_kvstore.store import Store
+from octavo_kvstore.testing import LAYOUT, key_of
+from octavo_kvstore.tier import Put
+from octavo_kvstore.tiers.coded import CodedTier, coded_layout
+from octavo_kvstore.tiers.heap import HeapTier
+
+SHAPE = PayloadShape(4, 2, 3, 16, 64, "bfloat16")
+SLOW = 1e6
+TENANT, OTHER = b"t" * 16, b"o" * 16
+
+
+def block_of(number: int, meta: BlockMeta = BlockMeta(TENANT)) -> Block:  # noqa: B008 - frozen
+    payload = sample_payload(SHAPE, number)
+    return Block(key_of(number), b"", LAYOUT, xxhash.xxh3_64_intdigest(payload), payload, meta)
+
+
+def coded(codec: str = "none", vault: Vault | None = None, *, exact: bool = False, speed: float = SLOW) -> CodedTier:
+    """Over memory, on a link of a speed that was measured already."""
+    shapes = ShapeTable()
+    shapes.tell(LAYOUT, SHAPE, exact=exact)
+    tier = CodedTier(HeapTier(64 * 2**20), Chooser(codec), shapes, vault, lambda: 0.0)
+    tier.reads.bytes_per_s = speed
+    return tier
+
+
+def below(tier: CodedTier, block: Block) -> bytes:
+    """What lies in the medium."""
+    found = tier.inner.get(block.key, coded_layout(block.layout))
+    assert found is not None
+    return bytes(found.payload)
+
+
+@pytest.mark.parametrize("codec", ["int8", "fp8", "zstd"])
+def test_on_a_slow_medium_blocks_shrink_and_come_back_marked(codec: str) -> None:
+    tier, block = coded(codec), block_of(1)
+    assert tier.put(block)[0] is Put.STORED
+    record = below(tier, block)
+    assert unpack_head(record).form.lossy and len(record) < 0.6 * len(block.payload)
+    found = tier.get(block.key, LAYOUT)
+    assert found is not None and found.meta == replace(block.meta, lossy=True) and found.is_intact()
+    error = np.abs(to_float32(bytes(found.payload), SHAPE) - to_float32(bytes(block.payload), SHAPE)).max()
+    assert 0 < error < 3
+
+
+def test_on_a_fast_medium_they_stay_as_they_are() -> None:
+    tier, block = coded("zstd", speed=1e12), block_of(1)
+    tier.put(block)
+    assert unpack_head(below(tier, block)).form is RAW and tier.get(block.key, LAYOUT) == block
+
+
+def test_where_a_worker_asked_for_exactness_every_bit_comes_back() -> None:
+    tier, block = coded("zstd", exact=True), block_of(1)
+    tier.put(block)
+    head = unpack_head(below(tier, block))
+    assert head.form.name == "zstd-exact" and not head.lossy
+    assert tier.get(block.key, LAYOUT) == block
+
+
+def test_what_was_quantized_once_is_not_quantized_again() -> None:
+    tier, block = coded("int8"), block_of(1, BlockMeta(TENANT, lossy=True))
+    tier.put(block)
+    assert not unpack_head(below(tier, block)).form.lossy
+    assert tier.get(block.key, LAYOUT) == block, "the mark included"
+
+
+def test_a_lossy_block_is_never_served_where_exactness_is_asked_for() -> None:
+    pins = PinTable()
+    tier = coded("int8")
+    store = Store(HeapTier(2 * 2**20), tier, pins)
+    blocks = [block_of(number) for number in range(30)]
+    for block in blocks:
+        store.put(block)
+        assert store.flush(10)
+    gone = next(block for block in blocks if store.where(block.key, LAYOUT) == "dram" and block is blocks[0])
+    assert store.get(gone.key, LAYOUT, exact=True) is not None, "from DRAM it is what was put"
+    for block in blocks:
+        store._dram.delete(block.key)  # type: ignore[union-attr]
+    assert store.get(blocks[3].key, LAYOUT, exact=True) is None
+    found = store.get(blocks[3].key, LAYOUT)
+    assert found is not None and found.block.meta.lossy
+    assert store.get(blocks[3].key, LAYOUT, exact=True) is None, "nor once it was lifted into DRAM"
+    store.close()
+
+
+def test_encrypted_records_hold_no_plain_byte(tmp_path: Path) -> None:
+    vault = Vault(b"secret", FileKeyring(tmp_path / "keyring.json"))
+    tier, block = coded("none", vault), block_of(1)
+    tier.put(block)
+    record = below(tier, block)
+    assert tier.get(block.key, LAYOUT) == block
+    payload = bytes(block.payload)
+    assert not any(payload[at : at + 16] in record for at in range(0, len(payload) - 16, 997))
+    tier.put(block_of(2))
+    again = coded("none", vault)
+    again.put(block)
+    assert below(again, block)[HEAD_BYTES:] != record[HEAD_BYTES:], "another nonce each time"
+
+
+def test_another_secret_is_a_counted_miss(tmp_path: Path) -> None:
+    ring = FileKeyring(tmp_path / "keyring.json")
+    tier, block = coded("none", Vault(b"secret", ring)), block_of(1)
+    tier.put(block)
+    wrong = CodedTier(tier.inner, Chooser("none"), ShapeTable(), Vault(b"other", ring))
+    assert wrong.get(block.key, LAYOUT) is None
+    stats = wrong.stats()
+    assert (stats.hits, stats.misses, stats.corrupt) == (0, 1, 0) and wrong.vault and wrong.vault.refused == 1
+    assert CodedTier(tier.inner, Chooser("none"), ShapeTable()).get(block.key, LAYOUT) is None, "nor without one"
+    assert tier.get(block.key, LAYOUT) == block, "and it is still there for who has the key"
+
+
+def test_a_record_moved_to_another_key_or_tenant_does_not_open(tmp_path: Path) -> None:
+    tier = coded("none", Vault(b"secret", FileKeyring(tmp_path / "keyring.json")))
+    one, two = block_of(1), block_of(2, BlockMeta(OTHER))
+    tier.put(one)
+    tier.put(two)
+    record = below(tier, one)
+    for meta in (TENANT, OTHER):
+        moved = Block(two.key, b"", coded_layout(LAYOUT), xxhash.xxh3_64_intdigest(record), record, BlockMeta(meta))
+        tier.inner.delete(two.key)
+        tier.inner.put(moved)
+        assert tier.get(two.key, LAYOUT) is None
+
+
+def test_erasing_a_namespace_is_at_once_and_the_sweep_reclaims_it(tmp_path: Path) -> None:
+    tier = coded("none", Vault(b"secret", FileKeyring(tmp_path / "keyring.json")))
+    store = Store(HeapTier(64 * 2**20), tier, PinTable())
+    mine, others = [block_of(n) for n in range(8)], [block_of(n, BlockMeta(OTHER)) for n in range(8, 16)]
+    for block in (*mine, *others):
+        store.put(block)
+    assert store.flush(10)
+    used = tier.stats().used_bytes
+    kept = tier.inner.get(mine[0].key, coded_layout(LAYOUT))
+    assert kept is not None
+    assert store.delete_namespace(TENANT) == 8
+    assert [store.where(block.key, LAYOUT) for block in mine] == [""] * 8
+    assert all(store.get(block.key, LAYOUT) for block in others)
+    assert tier.stats().used_bytes == used // 2
+    tier.inner.put(kept)  # as if a copy of the disk came back
+    assert tier.get(mine[0].key, LAYOUT) is None, "its key is gone for good"
+    store.put(mine[0])
+    assert store.flush(10) and tier.stats().keys == 9
+    store.close()
+
+
+@pytest.mark.parametrize("change", [0, 5, 6, 8, 16, 24, 40, HEAD_BYTES + 100])
+def test_a_record_that_is_whole_below_but_wrong_is_forgotten(change: int) -> None:
+    tier, block = coded("zstd", exact=True), block_of(1)
+    tier.put(block)
+    record = bytearray(below(tier, block))
+    record[change] ^= 0x41
+    tier.inner.delete(block.key)
+    tier.inner.put(
+        Block(block.key, b"", coded_layout(LAYOUT), xxhash.xxh3_64_intdigest(record), bytes(record), block.meta)
+    )
+    found = tier.get(block.key, LAYOUT)
+    assert found is None or found == block or change == 40, "40: a nonce that nobody looks at"
+    if found is None and change != 6:
+        assert not tier.contains(block.key) and tier.stats().corrupt == 1
+
+
+def test_plain_and_coded_records_are_never_taken_for_each_other() -> None:
+    tier, block = coded("none"), block_of(1)
+    tier.inner.put(block)
+    assert tier.get(block.key, LAYOUT) is None and not tier.contains(block.key, LAYOUT)
+    assert coded_layout(LAYOUT) != LAYOUT and len(coded_layout(LAYOUT)) == 32
+
+
+def test_a_head_survives_packing() -> None:
+    for head in (Head(RAW, 5, 7, None, False), Head(RAW, 2**40, 2**63, SHAPE, True, b"n" * 12)):
+        assert unpack_head(head.pack()) == head and len(head.pack()) == HEAD_BYTES
+    with pytest.raises(ValueError, match="envelope"):
+        unpack_head(b"short")
