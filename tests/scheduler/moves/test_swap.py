@@ -11,7 +11,7 @@ from octavo_scheduler.policy import Policy
 from tests.scheduler.harness import Simulation
 from tests.scheduler.scenes import counters, done, make, run, run_until
 
-SHORT = Policy(default_output_tokens=1, margin_fraction=0.0, max_overcommit=9.0)
+SHORT = Policy(default_output_tokens=1, margin_fraction=0.0, max_overcommit=9.0, grant_ahead_us=6000)
 """Everyone is admitted for one token of output, so that growth runs out of blocks."""
 
 
