@@ -63,6 +63,8 @@ class CellResult:
     samples: list[Sample]
     gaps: dict[int, int] = field(default_factory=dict)  # gap // GAP_UNIT_US -> tokens
     counters: dict[str, float] = field(default_factory=dict)
+    prediction_errors: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    """What the core predicted (Cell.errors): how often, and the 0.5 and 0.9 quantile of the relative error."""
     busy_us: float = 0.0
     ended_us: int = 0
     events: int = 0
@@ -137,9 +139,8 @@ class CellRun:
         self.result.events += 1
         if self._watch is not None:
             self._watch(event, effects)
-        if effects.close_workers:
-            epoch, why = effects.close_workers[0]
-            raise SimulationBroke(f"the core closed worker {self._workers[epoch].worker_id}: {why}")
+        for epoch, why in effects.close_workers:
+            self._closed(epoch, why)
         arrives_us = self._now_us + self._hardware.link_us
         for epoch, orders in effects.orders:
             worker = self._workers[epoch]
@@ -155,6 +156,10 @@ class CellRun:
         if effects.next_wakeup_us and effects.next_wakeup_us != self._tick_us:
             self._tick_us = effects.next_wakeup_us
             self._at(max(self._now_us, self._tick_us), self._tick, self._tick_us)
+
+    def _closed(self, epoch: int, why: str) -> None:
+        """The core has ended a worker's epoch. Here none is lost or drained."""
+        raise SimulationBroke(f"the core closed worker {self._workers[epoch].worker_id}: {why}")
 
     def _tick(self, due_us: int) -> None:
         if due_us == self._tick_us:  # else the core has moved its wake-up since
@@ -273,6 +278,10 @@ class CellRun:
         if self._open:
             raise SimulationBroke(f"{len(self._open)} requests never ended, {next(iter(self._open))} among them")
         result.counters = dict(self.core.cell.counters)
+        result.prediction_errors = {
+            kind: (errors.count, errors.quantile(0.5), errors.quantile(0.9))
+            for kind, errors in self.core.cell.errors.items()
+        }
         result.busy_us = sum(worker.busy_us for worker in self._workers.values())
         result.ended_us = max(0, self._now_us - START_US)
         result.max_service_gap_ms = self._service.max_gap_ms
