@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 from dataclasses import dataclass
 
-from octavo_scheduler.orders import Order
+from octavo_scheduler.orders import Forget, Keep, Order
 
 
 def fold_epoch(scheduler_boot_id: str, worker_boot_id: str, connection: int) -> int:
@@ -69,6 +70,10 @@ class TierFill:
     misses: int
 
 
+MAX_HINTS = 64
+"""Hints that wait for a store's stream; older ones are of no use any more."""
+
+
 class StoreConnection(Connection):
     """A kvstore's stream."""
 
@@ -77,6 +82,8 @@ class StoreConnection(Connection):
         self.number = number
         self.store_id = store_id
         self.inventory_due = False
+        self.orders: list[Forget | Keep] = []
         self.peer_address = ""
         self.peers_due = True
         self.tiers: list[TierFill] = []
+        self.prefetch: deque[list[bytes]] = deque(maxlen=MAX_HINTS)

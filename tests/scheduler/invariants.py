@@ -21,12 +21,13 @@ def check_cell(cell: Cell) -> None:
             priorities[request.priority] += 1
             holds[request] += 1
         for transfer in worker.transfers.values():
-            if transfer.sequence is not None:
-                holds[transfer.sequence.choice.request] += 1
+            if transfer.owner is not None:
+                holds[transfer.owner] += 1
     assert cell.running_priorities == priorities
     for request, count in holds.items():
         assert request.holds == count, f"{request.request_id} counts {request.holds} holds, has {count}"
     check_queue(cell)
+    check_moves(cell)
     live = cell.registry.live()
     for request in live:
         check_request(cell, request)
@@ -61,6 +62,16 @@ def check_queue(cell: Cell) -> None:
     load = cell.queue.load.total
     assert (load.requests, load.prompt_tokens, load.kv_tokens) == (len(cell.queue), tokens, kv_tokens)
     assert len(cell.queue) == 0 or cell.queue.peek(cell.now_us) is not None, "those that wait are out of sight"
+
+
+def check_moves(cell: Cell) -> None:
+    """Room is promised to handoffs that live, kept blocks belong to pauses that are open, arrivals wait in the queue."""
+    for worker in cell.fleet.workers.values():
+        assert all(request.live and request.handoff is not None for request in worker.promised), "an orphan promise"
+        kept = [pause for pause in cell.pauses.values() if pause.worker is worker and pause.kept]
+        assert set(worker.kept) == set(kept), "blocks are kept for nobody"
+    for request in cell.arriving:
+        assert request.live and request.handoff is not None and request.queued
 
 
 def check_request(cell: Cell, request: Request) -> None:

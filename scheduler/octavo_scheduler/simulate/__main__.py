@@ -1,8 +1,9 @@
 """`python -m octavo_scheduler.simulate [settings]`: a task and its input as JSON lines in, the answer as JSON out.
 
 First line: the task.
-- {"hardware": name or object, "workers": N, "cell_workers"?, "cost_per_hour"?, "autoscale"?}: simulate; each further line is
-  one row (workload.Row). "autoscale": {"rules": [...], "delay_s", "spare"} compares rules in one cell that begins with N. The settings are those of the scheduler (`--max-num-seqs 64`, `--manifest FILE`).
+- {"hardware": name or object, "workers": N, "cell_workers"?, "cost_per_hour"?, "roles"?, "autoscale"?}: simulate; each further
+  line is one row (workload.Row). "autoscale": {"rules": [...], "delay_s", "spare"} compares rules in one cell that begins with
+  N workers. The settings are those of the scheduler (`--max-num-seqs 64`, `--manifest FILE`).
 - {"replay": true}: each further line is one of an event log; answers with the number of events and the first difference.
 - {"calibrate": name}: the same input; answers with the worker's cost model.
 One line naming the field and the fix goes to standard error, with exit code 2, when the input cannot be used.
@@ -15,7 +16,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from octavo.figures import Figures, to_json
@@ -29,11 +30,12 @@ from octavo_scheduler.simulate.autoscale import Scaling, compare
 from octavo_scheduler.simulate.calibrate import hardware_of_log
 from octavo_scheduler.simulate.fleet_run import CELL_WORKERS, Plan, run_fleet
 from octavo_scheduler.simulate.hardware import BadPlan, hardware_from, hardware_to
+from octavo_scheduler.simulate.roles import saturates, warnings_of
 from octavo_scheduler.simulate.summary import summarise
 from octavo_scheduler.simulate.workload import Row, row_from
 
 USAGE = 2
-_PLAN = ("hardware", "workers", "cell_workers", "cost_per_hour", "autoscale")
+_PLAN = ("hardware", "workers", "cell_workers", "cost_per_hour", "roles", "autoscale")
 YOUNG_OBJECTS = 200_000
 """The core leaves no cycle behind for each request, so the collector need not look after every 700 new objects."""
 
@@ -61,7 +63,12 @@ def read_plan(head: dict[str, Any], lines: Iterable[str], policy: Policy) -> tup
     if not rows:
         raise BadPlan("requests", "there are none; give at least one")
     hardware = hardware_from(head.get("hardware", ""))
-    plan = Plan(hardware, policy, head.get("workers", 1), head.get("cell_workers", CELL_WORKERS))
+    roles = head.get("roles", [])
+    if not isinstance(roles, list):
+        raise BadPlan("roles", f"{roles!r} must be a list, one role for each worker")
+    if roles and not hardware.host_blocks:
+        hardware = replace(hardware, host_blocks=hardware.num_blocks)  # what is handed over goes through a kvstore
+    plan = Plan(hardware, policy, head.get("workers", 1), head.get("cell_workers", CELL_WORKERS), tuple(roles))
     return plan, float(cost), rows
 
 
@@ -100,14 +107,19 @@ def run(lines: Iterable[str], argv: Sequence[str]) -> dict[str, Any]:
             "figures": to_json(Figures("simulate", tuple(figures), machine={}, commit="")),
             "points": [],
         }
-    summary = summarise(plan, run_fleet(plan, rows), cost)
-    return {
+    results = run_fleet(plan, rows)
+    summary = summarise(plan, results, cost)
+    answer: dict[str, Any] = {
         "hardware": hardware_to(plan.hardware),
         "policy": asdict(policy),
         "cells": plan.cells(),
         "figures": to_json(Figures("simulate", summary.figures, machine={}, commit="")),
         "points": [asdict(point) for point in summary.points],
     }
+    if plan.roles:
+        answer["saturates"] = saturates(plan.hardware, results[0], results[0].ended_us or 1)
+        answer["warnings"] = warnings_of(plan.hardware, results[0], results[0].ended_us or 1)
+    return answer
 
 
 def main(argv: Sequence[str]) -> int:
