@@ -119,8 +119,8 @@ async def setup(host: Host) -> None:
     prefetcher = Prefetcher(store)
 
     async def close() -> None:
-        await asyncio.to_thread(prefetcher.close)
         await channels.close()
+        await asyncio.to_thread(prefetcher.close)
         await asyncio.to_thread(store.close)  # calls that still come miss, or are refused, until the server stops
 
     host.on_drain(close)
@@ -135,6 +135,7 @@ async def setup(host: Host) -> None:
             identity,
             settings.scheduler,
             open_channel,
+            prefetcher.hint,
             book=book if remote is not None else None,
             codec=coding.chooser.figures,
             on_hint=prefetcher.hint,

@@ -78,6 +78,12 @@ CELL_COUNTERS: Final = (
     ("worker_losses", "Workers lost while they had work, or without a drain."),
     ("workers_drained", "Workers that left after a drain."),
     ("handed_over", "Sequences that a drained worker gave to others at its deadline."),
+    ("preloads_built", "Preloads that were computed, or found again, and pinned."),
+    ("preloads_swapped", "Preloads whose content was replaced."),
+    ("preloads_restored", "Preloads of an earlier scheduler that serve again."),
+    ("thrown_out_blocks", "Cached blocks that somebody had thrown out, or that outlived their time."),
+    ("expired_blocks", "Of these, the ones that outlived their time."),
+    ("pinned_requests", "Requests whose blocks were pinned for a time."),
     ("protocol_errors", "Reports that contradict the orders; each costs a worker's epoch."),
 )
 """Counters of the core: name in GetStatus and, with the prefix, in Prometheus."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octavo_scheduler.admission import load_run, usable_keys
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Request
 
 MAX_HINT_KEYS = 1024
@@ -19,14 +20,16 @@ def hint(cell: Cell, request: Request) -> None:
         return
     told: set[str] = set()
     for worker in cell.fleet.accepting():
-        directory = cell.fleet.directory_of(worker)
-        if directory is None or directory.store_id in told or not directory.answers(cell.now_us):
+        reach = cell.fleet.reach_of(worker, cell.now_us)
+        if reach is None or reach.own.store_id in told:
             continue
         keys = usable_keys(waiting[0], worker.block_tokens, cell.policy)
         matched = worker.index.match_len(keys, len(keys))
-        loads, _ = load_run(worker, keys, matched, cell.policy, cell.fleet.reach_of(worker, cell.now_us))
-        run = directory.run(keys, matched, min(len(keys), matched + loads, matched + MAX_HINT_KEYS))
+        wanted, _load_us = load_run(
+            worker, keys, matched, cell.policy, Reach(reach.own)
+        )  # peers' blocks are not on its disk
+        run = min(wanted, MAX_HINT_KEYS)
         if run:
-            told.add(directory.store_id)
-            cell.effects.prefetch.append((directory.store_id, keys[matched : matched + run]))
+            told.add(reach.own.store_id)
+            cell.effects.prefetch.append((reach.own.store_id, keys[matched : matched + run]))
             cell.counters["prefetch_hints"] += 1

@@ -15,6 +15,7 @@ from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
+from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
 
@@ -26,6 +27,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     request = leader_choice.request
     worker.pool.share_all(plan.matched)
     worker.index.hit(plan.matched, cell.now_us)
+    wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
@@ -42,10 +44,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
-        shared = table[: plan.shared_blocks]
-        worker.pool.share_all(shared)
-        own = worker.take(plan.sibling_blocks, "admission")
-        siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
+        fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
+        siblings.append(_seat(cell, worker, choice, fork, rank, 0))
     if siblings:
         group = (leader, *siblings)
         for member in group:
@@ -113,7 +113,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     cell.running_priorities[choice.request.priority] += 1
     worker.of_tenant[choice.request.tenant] += 1
     worker.hungry[sequence] = None
-    worker.prefilling[sequence] = None
+    worker.note_behind(sequence)
     worker.ungranted += sequence.ungranted(worker.block_tokens)
     choice.sequence = sequence
     choice.phase = Phase.RUNNING
@@ -221,6 +221,7 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
         return
     sequence.stopping = reason
     worker = cell.fleet.workers[sequence.epoch]
+    worker.note_behind(sequence)
     cell.touched[worker] = None
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
@@ -282,26 +283,28 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
     request = sequence.choice.request
     pool, index = worker.pool, worker.index
-    leaving = 0
+    wishes.leave(cell, worker, sequence)
     if sequence.swap and request.live:
-        leaving = swap_out(cell, worker, sequence)
+        swap_out(cell, worker, sequence)
     elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
         handoff.prefilled(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker) if not sequence.swap else None
-    for at, block in enumerate(sequence.blocks if offload is not None else ()):
+    for at, block in enumerate(sequence.blocks if offload is not None and request.cache.goes_below else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
-            worker.offload_candidates[block] = (key, parent or NO_PARENT)
+            worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
     freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
-    cell.counters["promised_blocks"] += sequence.promised_blocks
-    cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed - leaving)
+    if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
+        left = sum(not pool.sequences_of(block) for block in sequence.blocks)
+        cell.counters["promised_blocks"] += sequence.promised_blocks
+        cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - left)
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
-    worker.prefilling.pop(sequence, None)
+    worker.note_behind(sequence, gone=True)
     worker.ungranted -= sequence.ungranted(worker.block_tokens)
     worker.preempting.discard(sequence.seq)
     worker.pace.leave(sequence.itl_target_us)
@@ -413,6 +416,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():
+        drop.arrived(cell, transfer)
         handoff.lost(transfer)
         if transfer.owner is not None:
             end_hold(cell, transfer.owner)
@@ -435,7 +439,6 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     worker.transfers.clear()
     worker.computing.clear()
     worker.hungry.clear()
-    worker.prefilling.clear()
     cell.touched.pop(worker, None)
     cell.fleet.changed()
     cell.effects.limits_changed = True

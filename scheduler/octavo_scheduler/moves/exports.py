@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.orders import Offload
+from octavo_scheduler.preloads import wishes
+from octavo_scheduler.preloads.leaving import offload_order
 from octavo_scheduler.request import NO_PARENT, Choice, Request
 from octavo_scheduler.tiers import Directory, Purpose, Transfer
 
@@ -40,8 +41,11 @@ def items_of(choice: Choice, blocks: list[int], start: int, end: int, block_toke
 def order_exports(
     cell: Cell, worker: Worker, request: Request, items: Iterable[Item], purpose: Purpose
 ) -> list[Transfer]:
-    """Orders the copies, in transfers as small as write-behind's. The blocks must be computed whole, and held or indexed."""
-    waiting = list(items)
+    """Orders the copies, in transfers as small as write-behind's. The blocks must be computed whole, and held or indexed.
+
+    A request that is to stay in the pool (cache.tiers) exports nothing.
+    """
+    waiting = list(items) if request.cache.goes_below else []
     ordered: list[Transfer] = []
     most = max(1, cell.policy.max_offload_blocks)
     for start in range(0, len(waiting), most):
@@ -50,7 +54,8 @@ def order_exports(
             worker.pool.hold_transfer(block)
         transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us, purpose=purpose, request=request)
         worker.transfers[transfer.xfer_id] = transfer
-        transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
+        leaving = [wishes.leaving(worker, request, key, parent, 0) for key, parent in zip(keys, parents, strict=True)]
+        transfer.order_number = worker.order(offload_order(transfer.xfer_id, blocks, leaving, cell.now_us))
         request.holds += 1
         ordered.append(transfer)
     if ordered:

@@ -101,6 +101,7 @@ def exported(cell: Cell, transfer: Transfer, ok: int, size_bytes: int) -> None:
         cell.counters["handoff_early_blocks"] += ok
     cell.counters["handoff_blocks"] += ok
     cell.counters["handoff_bytes"] += size_bytes
+    cell.moved.add(cell.now_us, size_bytes, cell.now_us - transfer.started_us)
     if request.handoff is handoff:
         preload(cell, request)
 

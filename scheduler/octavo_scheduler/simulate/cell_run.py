@@ -74,6 +74,7 @@ class CellResult:
     gaps: dict[int, int] = field(default_factory=dict)  # gap // GAP_UNIT_US -> tokens
     counters: dict[str, float] = field(default_factory=dict)
     busy_us: float = 0.0
+    worker_busy_us: list[float] = field(default_factory=list)  # the same of each worker
     ended_us: int = 0
     events: int = 0
     max_service_gap_ms: float = 0.0
@@ -297,7 +298,8 @@ class CellRun:
         if self._open:
             raise SimulationBroke(f"{len(self._open)} requests never ended, {next(iter(self._open))} among them")
         result.counters = dict(self.core.cell.counters)
-        result.busy_us = sum(worker.busy_us for worker in self._workers.values())
+        result.worker_busy_us = [worker.busy_us for worker in self._workers.values()]
+        result.busy_us = sum(result.worker_busy_us)
         for worker in self._workers.values():
             pool = result.pools.setdefault(worker.role, PoolUse())
             pool.workers += 1
