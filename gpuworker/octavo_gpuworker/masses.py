@@ -1,7 +1,7 @@
 """masses: softmax weights as whole numbers, so that their sums are exact in any order and equal on every machine.
 
 exp is Cephes' expf in separate float32 multiplications and additions, each of which IEEE 754 rounds in one way only; a
-weight exp(x - max) becomes floor(weight * 2^40). native/csrc/sampler.cpp follows the same recipe, so both draw the same tokens.
+weight exp(x - max) becomes floor(weight * 2^40). native/csrc/exact_math.h follows the same recipe, so both draw the same tokens.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _gumbel_of(drawn: NDArray[np.float32]) -> NDArray[np.float32]:
 def log_exact(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """log of normal x > 0, within 2 units in the last place: Cephes' logf in separate float32 multiplications and additions.
 
-    numpy's own differs between processors, and a token must not; native/csrc/sampler.cpp follows the same recipe.
+    numpy's own differs between processors, and a token must not; native/csrc/exact_math.h follows the same recipe.
     """
     m, exponent = np.frexp(x)
     small = m < np.float32(0.707106781186547524)

@@ -138,6 +138,7 @@ async def setup(host: Host) -> None:
             prefetcher.hint,
             book=book if remote is not None else None,
             codec=coding.chooser.figures,
+            on_hint=prefetcher.hint,
         )
         host.spawn(announcer.run(), "announce")
     host.spawn(_expire_pins(store, desk, host.log), "pins")

@@ -22,6 +22,7 @@ class Plan:
 
     worker: Worker
     choices: list[Choice]  # the leader first
+    keys: list[bytes]  # of the leader's full blocks
     matched: list[int]  # indexed blocks to share
     load_keys: list[bytes]  # the next blocks, from the kvstore
     table_blocks: int  # length of the leader's first block table
@@ -29,6 +30,7 @@ class Plan:
     free_needed: int
     growth: int  # blocks expected later
     worst: int  # blocks that may be asked for later, at most
+    target: Worker | None = None  # who decodes after this worker's prefill
     waits: bool = False  # it does not fit yet, and is better than any that does
     spreads: bool = False  # another worker holds more of the prompt
     sources: list[LoadSource] = field(default_factory=list)  # of load_keys that only other hosts hold
@@ -91,17 +93,22 @@ def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes
     return (request.prompt_keys + choice.output_keys)[:limit]
 
 
-def load_run(worker: Worker, keys: list[bytes], matched: int, policy: Policy, reach: Reach | None) -> tuple[int, float]:
+def load_run(
+    worker: Worker, keys: list[bytes], matched: int, policy: Policy, reach: Reach | None, handed: bool = False
+) -> tuple[int, float]:
     """How many blocks after the `matched` ones are to be loaded, and the predicted time of that.
 
-    All that the host's kvstore and its peers hold, or what it holds itself, or nothing.
+    All that the host's kvstore and its peers hold, or what it holds itself, or nothing. What was `handed` over is loaded in
+    any case: that it pays was weighed before it was prefilled elsewhere.
     """
     if reach is None:
         return 0, 0.0
     near, whole = reach.run(keys, matched)
     for run in dict.fromkeys((whole, near)):
         load_us = load_time_us(worker, min(near, run), max(0, run - near))
-        if run and load_us < worker.costs.predict_prefill_us(run * worker.block_tokens, policy.budget_alone):
+        if run and (
+            handed or load_us < worker.costs.predict_prefill_us(run * worker.block_tokens, policy.budget_alone)
+        ):
             return run, load_us
     return 0, 0.0
 
@@ -119,7 +126,7 @@ def make_plan(
     request = leader.request
     block_tokens = worker.block_tokens
     matched = worker.index.match(keys, len(keys))
-    loads, _ = load_run(worker, keys, len(matched), policy, reach)
+    loads, _ = load_run(worker, keys, len(matched), policy, reach, request.handoff is not None)
     load_keys = keys[len(matched) : len(matched) + loads]
     sources = reach.sources(load_keys) if reach is not None and reach.peers and load_keys else []
     positions = max_positions(request)
@@ -133,7 +140,7 @@ def make_plan(
     target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
     worst = len(choices) * (blocks_for(positions, block_tokens) - table)
     growth = len(choices) * max(0, target - table)
-    return Plan(worker, choices, matched, load_keys, table, shared, need, growth, worst, sources=sources)
+    return Plan(worker, choices, keys, matched, load_keys, table, shared, need, growth, worst, sources=sources)
 
 
 def load_time_us(worker: Worker, near: int, far: int) -> float:
@@ -161,14 +168,19 @@ def margin_blocks(worker: Worker, policy: Policy) -> int:
 def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     """Whether the plan can start now."""
     worker = plan.worker
-    if len(plan.choices) > len(worker.free_slots):
-        return False
+    if len(plan.choices) > len(worker.free_slots) or worker.preempting:
+        return False  # a newcomer could share blocks that a victim was chosen to give back
     free = worker.pool.free_blocks
     usable = worker.pool.usable_blocks
     if not worker.sequences:
         return plan.free_needed <= free
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only
     left = free - plan.free_needed - plan.growth - margin_blocks(worker, policy)
+    if worker.promised:
+        others = [blocks for request, blocks in worker.promised.items() if request is not plan.choices[0].request]
+        left -= sum(others)
+        if len(worker.free_slots) - len(others) < len(plan.choices):
+            return False
     if usable - free + plan.free_needed + worker.ungranted + plan.worst > policy.max_overcommit * usable:
         return False
     if left < 0 or worker.ungranted <= left:  # nobody can grow beyond its last position

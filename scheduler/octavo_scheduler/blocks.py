@@ -147,16 +147,15 @@ class BlockPool:
                 raise ValueError(f"block {block} is free and cannot be shared")
             sequences[block] += 1
 
-    def fork(self, table: list[int], length: int, block_tokens: int) -> list[int]:
-        """A second table for the first `length` tokens of `table`: full blocks shared, a partial one taken anew.
+    def fork(self, table: list[int], shared: int, own: int) -> list[int]:
+        """A second table with the first `shared` blocks of `table` and `own` blocks of its own behind them.
 
-        The copy-on-write of n > 1 and of beams: whoever computes must copy the partial block before it writes there.
-        Raises OutOfBlocks when there is a partial block and none is free.
+        The copy-on-write of n > 1 and of beams: full blocks are shared, and whoever computes copies the partial one
+        before it writes there. Raises OutOfBlocks, and then nothing has changed.
         """
-        full, tail = divmod(length, block_tokens)
-        own = self.take(1) if tail else []
-        self.share_all(table[:full])
-        return table[:full] + own
+        behind = self.take(own)
+        self.share_all(table[:shared])
+        return table[:shared] + behind
 
     def drop(self, block: int) -> bool:
         """A sequence's hold ends. True when no holder but the index is left. Raises ValueError on a double free."""
@@ -250,6 +249,10 @@ class BlockPool:
         """How many of `blocks` only the index holds."""
         return sum(map(self._cached.__getitem__, blocks))
 
+    def sequences_of(self, block: int) -> int:
+        """How many sequences hold it."""
+        return self._sequences[block]
+
     def is_exclusive(self, block: int) -> bool:
         """Exactly one sequence holds it, and no transfer or pin does: ending that hold makes it free."""
         return self._sequences[block] == 1 and not self._transfers[block] and block not in self._pins
@@ -264,6 +267,10 @@ class BlockPool:
         self._cached[block] = 0
         self.cached_blocks -= 1
         return True
+
+    def is_leaving(self, block: int) -> bool:
+        """Only transfers hold it: it is free when they end."""
+        return not self._sequences[block] and self._transfers[block] > 0
 
     def _settle(self, block: int) -> bool:
         if self._is_held(block):

@@ -13,10 +13,14 @@ from octavo_scheduler.limits.accuracy import Correction, Errors
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
+from octavo_scheduler.moves.pause import Pause
+from octavo_scheduler.moves.rates import Moved
+from octavo_scheduler.moves.tools import Tools
 from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads.state import Caching
 from octavo_scheduler.queues import WaitingQueue
 from octavo_scheduler.registry import Registry
 from octavo_scheduler.request import Request
@@ -24,6 +28,26 @@ from octavo_scheduler.slo import SloClass, parse_classes
 
 COUNTERS = (
     "preemptions",
+    "swaps",
+    "swapped_blocks",
+    "exported_blocks",
+    "handoffs_started",
+    "handoffs_done",
+    "handoffs_failed",
+    "handoff_blocks",
+    "handoff_early_blocks",
+    "handoff_bytes",
+    "handoff_preloaded_blocks",
+    "handoff_recomputed_tokens",
+    "handoff_credit_waits",
+    "pauses",
+    "pauses_keep",
+    "pauses_offload",
+    "pauses_drop",
+    "pauses_demoted",
+    "pauses_resumed",
+    "pauses_without_return",
+    "pause_spared_tokens",
     "priority_preemptions",
     "bring_back_predicted_us",
     "offloaded_blocks",
@@ -60,6 +84,12 @@ COUNTERS = (
     "cancel_latency_us_last",
     "admissions",
     "requests_degraded",
+    "preloads_built",
+    "preloads_swapped",
+    "preloads_restored",
+    "thrown_out_blocks",
+    "expired_blocks",
+    "pinned_requests",
     "failed_allocations",
     "promised_blocks",
     "unkept_blocks",
@@ -71,7 +101,7 @@ PREDICTED = ("ttft", "start", "e2e")
 SWEEP_FIRST = 1024
 MAX_TENANTS_ABOUT = 4096
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover", "drain"]
+TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake", "hopeless", "recover", "drain", "ttl"]
 
 
 class Timers:
@@ -117,8 +147,11 @@ class Cell:
     """Everything the core knows. `now_us` is the time of the event at hand; nothing here looks at a clock."""
 
     __slots__ = (
+        "_orders",
         "admission_due",
+        "arriving",
         "busy_correction",
+        "caching",
         "classes",
         "counters",
         "drain",
@@ -129,9 +162,11 @@ class Cell:
         "history",
         "ledger",
         "lost_evictions",
+        "moved",
         "next_number",
         "now_us",
         "outlook",
+        "pauses",
         "policy",
         "queue",
         "rates",
@@ -142,6 +177,7 @@ class Cell:
         "tenants",
         "tenants_about",
         "timers",
+        "tools",
         "touched",
         "wait_correction",
     )
@@ -159,15 +195,21 @@ class Cell:
         self.drain = DrainRate()
         self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
+        self.caching = Caching()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self._orders = {name: policy.order_of(name) for name in self.classes}
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.tools = Tools()
+        self.moved = Moved()
+        self.pauses: dict[tuple[str, str], Pause] = {}
         self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left
         self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
         self.admission_due = False
+        self.arriving: dict[Request, None] = {}  # prefilled elsewhere, to be decoded: they go before the queue
         self.next_number = 0
         self.touched: dict[Worker, None] = {}  # workers that the event at hand changed; only they can have orders
         self.effects = self.fresh_effects()
@@ -189,6 +231,10 @@ class Cell:
         """A number that was never given before: seqs, transfers and ranks."""
         self.next_number += 1
         return self.next_number
+
+    def order_of(self, slo_class: str) -> str:
+        """Policy.order_of, looked up once per class."""
+        return self._orders.get(slo_class, self.policy.order)
 
     def itl_target_us(self, slo_class: str) -> int:
         """Bound of the gaps between the tokens of a class; 0: none."""

@@ -22,6 +22,7 @@ from octavo_scheduler.events import (
     Event,
     GatewayJoined,
     GatewayLost,
+    Paused,
     Reported,
     StoreChanged,
     StoreCoded,
@@ -34,12 +35,23 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits import hopeless, memory
+from octavo_scheduler.limits import hopeless, learn, memory
 from octavo_scheduler.limits.jam import Jam
-from octavo_scheduler.orders import Effects, Offload
+from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
+from octavo_scheduler.preloads import build, control, drop
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+    PreloadUsed,
+)
+from octavo_scheduler.preloads.leaving import Leaving, offload_order
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
@@ -53,6 +65,7 @@ class Core:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: lambda event: lifecycle.submit(self.cell, event),
             Cancelled: lambda event: lifecycle.cancel(self.cell, event),
+            Paused: lambda event: lifecycle.pause(self.cell, event),
             ChoiceStopped: lambda event: lifecycle.stop_choice(self.cell, event),
             AttachRequested: lambda event: lifecycle.attach_known(self.cell, event),
             GatewayJoined: lambda event: lifecycle.join_gateway(self.cell, event),
@@ -66,6 +79,12 @@ class Core:
             StoreInventory: self._store_inventory,
             StoreCoded: self._store_coded,
             StoreLost: self._store_lost,
+            PreloadPut: lambda event: build.put(self.cell, event),
+            PreloadRemoved: lambda event: build.remove(self.cell, event),
+            PreloadPinned: lambda event: build.set_pinned(self.cell, event),
+            PreloadUsed: lambda event: build.used(self.cell, event),
+            CacheEvicted: lambda event: control.evict(self.cell, event),
+            NamespaceRotated: lambda event: control.rotate(self.cell, event),
             Tick: lambda event: None,
         }
 
@@ -105,6 +124,8 @@ class Core:
         """Their tables may grow now."""
         for sequence in worker.hungry:
             accrue(sequence, worker.block_bytes, self.cell.now_us)
+            if not sequence.outgrew:
+                learn.from_growth(self.cell, sequence)
 
     def collect(self, gateway: int) -> list[Update]:
         """What the gateway's stream is owed now; call it when the stream is writable."""
@@ -136,6 +157,7 @@ class Core:
         cell.fleet.changed()
         cell.admission_due = True
         cell.effects.limits_changed = True
+        build.tend(cell)
 
     def _misfit(self, event: WorkerJoined) -> str:
         """Why this worker cannot serve beside the others; all of a cell hold the same KV."""
@@ -181,6 +203,8 @@ class Core:
             event.store_id, event.connection, reachable=event.reachable, fetches=event.fetches
         )
         self.cell.effects.ask_inventory.append(event.store_id)
+        drop.remind(self.cell, event.store_id)
+        build.keep_in(self.cell, event.store_id)
 
     def _directory(self, store_id: str, connection: int) -> Directory | None:
         directory = self.cell.fleet.stores.get(store_id)
@@ -220,29 +244,30 @@ class Core:
         most = min(policy.max_offload_blocks, max(1, worker.pool.usable_blocks // 16))
         while worker.offload_candidates and worker.offloads_in_flight < policy.max_offloads_in_flight:
             blocks: list[int] = []
-            keys: list[bytes] = []
-            parents: list[bytes] = []
+            leaving: list[Leaving] = []
             while worker.offload_candidates and len(blocks) < most:
-                block, (key, parent) = worker.offload_candidates.popitem(last=False)
-                if key not in directory and worker.index.key_of(block) == key:
+                block, item = worker.offload_candidates.popitem(last=False)
+                if item.key not in directory and worker.index.key_of(block) == item.key:
                     worker.pool.hold_transfer(block)
                     blocks.append(block)
-                    keys.append(key)
-                    parents.append(parent)
+                    leaving.append(item)
             if blocks:
-                transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
+                transfer = Transfer(cell.number(), "offload", blocks, [item.key for item in leaving], cell.now_us)
                 worker.transfers[transfer.xfer_id] = transfer
                 worker.offloads_in_flight += 1
-                transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
+                order = offload_order(transfer.xfer_id, blocks, leaving, cell.now_us)
+                transfer.order_number = worker.order(order)
 
     # -- admission -------------------------------------------------------------------------------------------------
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
+        for request in list(self.cell.arriving):
+            self._admit_arriving(request)
         jam = Jam(self.cell)
         with self.cell.queue.in_turn(self.cell.now_us) as turn:
             for request in turn:
-                if not jam.holds(request):
+                if request not in self.cell.arriving and not jam.holds(request):
                     self._admit(request, jam)
                 if jam.total:
                     return
@@ -265,7 +290,7 @@ class Core:
             if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
                 break
             if not fits(plan, cell.policy, cell.history):
-                if self._make_room(plan):
+                if pauses.review(cell, plan.worker, request) or self._make_room(plan):
                     continue
                 self._displace(request)
                 jam.pool(request)
@@ -289,6 +314,16 @@ class Core:
         self.cell.counters["yielded_pin_blocks"] += back
         return back > 0
 
+    def _admit_arriving(self, request: Request) -> None:
+        """A request that another worker prefilled: it goes where its blocks are, once they are there."""
+        if handoff.waits(self.cell, request):
+            return
+        plan = placement.best_plan(self.cell, request)
+        if plan is not None and fits(plan, self.cell.policy, self.cell.history):
+            residency.admit(self.cell, plan)
+            del self.cell.arriving[request]
+            self.cell.queue.remove(request)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def _fire_timers(self) -> None:
@@ -296,8 +331,10 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind in ("join", "wake"):
+            elif kind in ("join", "move", "wake"):
                 cell.admission_due = True
+            elif kind == "ttl":
+                drop.expire(cell)
             elif kind == "drain":
                 for worker in draining.hand_over(cell):
                     self._lose(worker, "the drain's deadline is over")
@@ -340,8 +377,12 @@ class Core:
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
             else:
+                worker.healthy = worker.is_well(cell.now_us)
                 worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
+        pauses.tick(cell)
+        cell.caching.drop_ended_pins()
+        build.tend(cell)
 
     def _next_wakeup(self) -> int:
         timer_us = self.cell.timers.next_us()

@@ -9,6 +9,16 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+    PreloadUsed,
+)
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
+
 
 @dataclass(slots=True)
 class ChoiceStart:
@@ -42,6 +52,11 @@ class Submitted:
     gateway_state: bytes = b""
     cache_off: bool = False
     namespace_root: bytes = b""
+    cache: CacheRule = NO_RULE
+    namespace_tag: bytes = b""
+    pause_tool: str = ""  # the turn will end in a call of this tool; with it or without: pause_expected_us
+    pause_expected_us: int = 0
+    resumes: str = ""  # request id of the turn that this one continues after a pause
 
 
 @dataclass(slots=True)
@@ -62,6 +77,18 @@ class ChoiceStopped:
     request_id: str
     index: int
     at_len: int
+
+
+@dataclass(slots=True)
+class Paused:
+    """A client says that it pauses after a turn, for a tool: that its KV may be wanted again."""
+
+    now_us: int
+    gateway: int
+    request_id: str
+    tool: str
+    expected_us: int
+    tenant: str = "default"
 
 
 @dataclass(slots=True)
@@ -118,6 +145,7 @@ class WorkerJoined:
     resident_parents: list[int] = field(default_factory=list)
     """Place of each one's parent in `resident`, from 1; 0: the head of a chain. Without it nothing is indexed."""
     calibration: Calibration = Calibration()
+    role: str = "both"  # prefill, decode, both
     labels: list[str] = field(default_factory=list)
 
 
@@ -262,6 +290,7 @@ Event = (
     Submitted
     | Cancelled
     | ChoiceStopped
+    | Paused
     | AttachRequested
     | GatewayJoined
     | GatewayLost
@@ -274,5 +303,11 @@ Event = (
     | StoreInventory
     | StoreCoded
     | StoreLost
+    | PreloadPut
+    | PreloadRemoved
+    | PreloadPinned
+    | PreloadUsed
+    | CacheEvicted
+    | NamespaceRotated
     | Tick
 )

@@ -62,7 +62,7 @@ def figures(cell: Cell) -> dict[str, dict[tuple[str, ...], float]]:
     workers = list(cell.fleet.workers.values())
     values["worker_running"] = {(worker.worker_id,): len(worker.sequences) for worker in workers}
     values["worker_blocks_free"] = {(worker.worker_id,): worker.pool.free_blocks for worker in workers}
-    values["worker_backlog_tokens"] = {(worker.worker_id,): worker.backlog_tokens() for worker in workers}
+    values["worker_backlog_tokens"] = {(worker.worker_id,): worker.backlog for worker in workers}
     values["worker_step_seconds"] = {(worker.worker_id,): worker.costs.step_us / _SECOND_US for worker in workers}
     values["worker_step_prediction_error_ratio"] = {(worker.worker_id,): worker.costs.error_ratio for worker in workers}
     return values

@@ -56,8 +56,17 @@ class Policy:
     max_offload_blocks: int = 16
     """Blocks per offload transfer."""
     max_offloads_in_flight: int = 2
+    pause: str = "auto"
+    """What becomes of the KV of a client that pauses: keep, offload, drop, or auto, by cost."""
+    swap: bool = True
+    """A preempted sequence's blocks may go to the kvstore instead of being computed again."""
     max_losses: int = 5
     """Worker losses without a new token after which a request fails."""
+    pin_share: float = 0.5
+    """Most of a worker's pool that may be pinned."""
+    pin_quota_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Tenant, or `*`, -> bytes that it may pin."""
+    preload_reserve_tokens: int = 256
     join_prefill: bool = True
     """A request waits for a running prefill of the same prefix instead of computing it twice."""
     default_slo_class: str = "default"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octavo_scheduler.admission import load_run, usable_keys
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Request
 
 MAX_HINT_KEYS = 1024
@@ -24,8 +25,10 @@ def hint(cell: Cell, request: Request) -> None:
             continue
         keys = usable_keys(waiting[0], worker.block_tokens, cell.policy)
         matched = worker.index.match_len(keys, len(keys))
-        near, _ = reach.run(keys, matched)  # what lies with another host is fetched by the load itself
-        run = min(near, load_run(worker, keys, matched, cell.policy, reach)[0], MAX_HINT_KEYS)
+        wanted, _load_us = load_run(
+            worker, keys, matched, cell.policy, Reach(reach.own)
+        )  # peers' blocks are not on its disk
+        run = min(wanted, MAX_HINT_KEYS)
         if run:
             told.add(reach.own.store_id)
             cell.effects.prefetch.append((reach.own.store_id, keys[matched : matched + run]))

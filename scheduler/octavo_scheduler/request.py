@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from octavo.keys import block_key
 
 from octavo_scheduler.policies.account import Account
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
 
 if TYPE_CHECKING:
     from octavo_scheduler.limits.forecast import Forecast
@@ -87,6 +88,7 @@ class Sequence:
     max_positions: int  # KV positions it can ever need
     admitted_us: int
     order_number: int = 0  # of its Admit among the worker's orders
+    behind: int = 0  # tokens to prefill before it can decode, as counted in its worker's backlog
     walked: int = 0  # leading blocks that were offered to the index
     stopping: str = ""  # a Stop was sent, or the worker finished it
     wait_xfer: int = 0
@@ -97,6 +99,8 @@ class Sequence:
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
+    swap: bool = False  # its full blocks go to the kvstore once it is released
+    handoff: Handoff | None = None  # it prefills for another worker
     promised_blocks: int = 0  # what its preemption was chosen to give back, at least
     outgrew: bool = False  # its output has passed the prediction, and the history knows
     forecast_start_us: float = 0.0  # predicted from the admission to the first token; 0: not predicted
@@ -154,6 +158,29 @@ class Choice:
         return prompt[start:end] + self.output[: max(0, end - len(prompt))]
 
 
+@dataclass(slots=True, eq=False)
+class Handoff:
+    """A prefill on one worker for a decode on another, from the admission there to the first token here."""
+
+    source_epoch: int
+    source_id: str
+    target_epoch: int
+    target_id: str
+    started_us: int
+    total_blocks: int  # full blocks of what is prefilled
+    block_bytes: int
+    exported: int = 0  # leading full blocks that the kvstore has, or that are on their way
+    preloaded: int = 0  # leading full blocks that the target has, or that are on their way
+    exports: int = 0  # copies under way from the source
+    preloads: int = 0  # ... and to the target
+    moved_blocks: int = 0
+    early_blocks: int = 0  # of these: gone before the first token was there
+    computed_len: int = 0  # what the source had computed at its end
+    prefilled_us: int = -1  # the source's release
+    until_us: int = 0  # the decode waits for copies until then
+    credit_waits: int = 0
+
+
 @dataclass(slots=True)
 class CancelState:
     """A cancel that waits for the request's last hold to end."""
@@ -190,6 +217,7 @@ class Request:
     queue_number: int = 0
     queue_key: QueueKey = ()
     accounts: tuple[Account, ...] = ()  # whom its service is charged to, under fair policies
+    latest_start_us: int = 0  # that meets its class's target, as of when it began to wait, under slo policies
     lost: bool = False  # waits, and can no longer meet its class's targets
     deliveries: list[Delivery] = field(default_factory=list)
     orphaned_us: int = -1
@@ -197,6 +225,7 @@ class Request:
     blocks_freed: int = 0
     last_step: int = 0
     join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
+    sized_for: int = -1  # fleet version for which it was found to fit some worker
     room_until_us: int = -1  # waits for room beside its prefix until then
     # what travels in RequestTimes
     attempts: int = 1
@@ -219,6 +248,11 @@ class Request:
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
     registered: bool = False  # the registry still names it
+    pause: tuple[str, int] | None = None  # tool and expected microseconds (0: not said) of the pause after it
+    resumes: tuple[str, str] | None = None  # until its admission: the turn that it continues
+    handoff: Handoff | None = None
+    failed_handoffs: int = 0
+    swapped: bool = False  # some of it went to the kvstore when it was preempted
     # the door's terms (limits/door.py)
     pool: str = ""  # label of the workers that it may run on; empty: any
     degraded: str = ""  # what overload made of it, for the client
@@ -226,6 +260,13 @@ class Request:
     claimed_gpu_us: float = 0.0
     charged_tokens: int = -1  # of its tenant's budget; -1: nothing is open
     forecast: Forecast | None = None
+    cache: CacheRule = NO_RULE
+    namespace_tag: bytes = b""  # of its blocks in the stores
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Tenant and request id."""
+        return self.tenant, self.request_id
 
     @property
     def live(self) -> bool:

@@ -205,9 +205,13 @@ def test_what_a_dead_store_left_is_removed_and_a_live_ones_is_not(tmp_path: Path
     (tmp_path / "octavo-arena-left").write_bytes(b"x")
     (tmp_path / "octavo-lease-left").write_bytes(b"")
     (tmp_path / "something else").write_bytes(b"")
+    (tmp_path / ".new-octavo-arena-old").write_bytes(b"")
+    (tmp_path / ".new-octavo-arena-fresh").write_bytes(b"")
+    os.utime(tmp_path / ".new-octavo-arena-old", (0, 0))
     ArenaFolder(tmp_path, CAPACITY)
     left = sorted(path.name.partition("-left")[0][:12] for path in tmp_path.iterdir())
-    assert left == ["octavo-arena", "octavo-lease", "something el"]
+    assert left == [".new-octavo-", "octavo-arena", "octavo-lease", "something el"]
+    assert (tmp_path / ".new-octavo-arena-fresh").exists(), "somebody is about to lock it"
     arena.close()
     assert not list(tmp_path.glob("octavo-arena-*"))
 

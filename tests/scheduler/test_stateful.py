@@ -1,4 +1,4 @@
-"""The property test: hypothesis chooses the events, the chaos worker and the clients check every rule, all ends free."""
+"""The property test (over 5,000 events): hypothesis chooses the events, the chaos worker and the clients check every rule, all ends free."""
 
 from __future__ import annotations
 
@@ -20,10 +20,20 @@ NUM_BLOCKS = 15
 class CellMachine(RuleBasedStateMachine):
     """One small cell: two workers, a kvstore, two gateways, pools that are always short."""
 
-    @initialize(seed=st.integers(0, 2**16), delay_us=st.sampled_from((0, 3000)), merge=st.sampled_from((1, 3)))
-    def start(self, seed: int, delay_us: int, merge: int) -> None:
+    @initialize(
+        seed=st.integers(0, 2**16),
+        delay_us=st.sampled_from((0, 3000)),
+        merge=st.sampled_from((1, 3)),
+        order=st.sampled_from(("slo-fair", "fcfs", "priority", "sjf", "slo", "fair")),
+        batching=st.sampled_from(("continuous", "static", "dynamic")),
+        roles=st.sampled_from((("both", "both"), ("prefill", "decode"), ("prefill", "both"))),
+    )
+    def start(self, seed: int, delay_us: int, merge: int, order: str, batching: str, roles: tuple[str, str]) -> None:
         rng = Random(seed)
         policy = Policy(
+            order=order,
+            batching=batching,
+            slo_classes={"default": {"ttft_ms": 20.0, "itl_p99_ms": 6.0}},
             max_num_seqs=3,
             max_num_batched_tokens=4,
             default_output_tokens=1,
@@ -33,10 +43,18 @@ class CellMachine(RuleBasedStateMachine):
             max_losses=1000,
         )
         self.simulation = Simulation(rng, policy, delay_us)
+        self.simulation.checked = True
         self.store = ChaosStore(rng)
         for number in range(2):
             worker = ChaosWorker(
-                rng, f"w{number}", NUM_BLOCKS, BLOCK_TOKENS, max_seqs=3, store=self.store, max_merge=merge
+                rng,
+                f"w{number}",
+                NUM_BLOCKS,
+                BLOCK_TOKENS,
+                max_seqs=3,
+                store=self.store,
+                max_merge=merge,
+                role=roles[number],
             )
             self.simulation.add_worker(worker)
         for _ in range(2):
@@ -58,6 +76,8 @@ class CellMachine(RuleBasedStateMachine):
         n=st.sampled_from((1, 1, 2, 3)),
         stops=st.sampled_from(((), (7,))),
         deadline_us=st.sampled_from((0, 0, 50_000)),
+        priority=st.sampled_from((0, 0, 2)),
+        tenant=st.sampled_from(("default", "default", "other")),
     )
     def submit(self, gateway: int, prefix: tuple[int, ...], tail: list[int], **options: Any) -> None:
         stops = list(options.pop("stops"))
@@ -86,6 +106,17 @@ class CellMachine(RuleBasedStateMachine):
     @rule(gateway=st.integers(0, 1))
     def deliver(self, gateway: int) -> None:
         self.simulation.deliver(self._gateway(gateway))
+
+    @rule(number=st.integers(0, 9), back=st.booleans(), expected_us=st.sampled_from((0, 5000)))
+    def pause(self, number: int, back: bool, expected_us: int) -> None:
+        ended = [client for client in self.simulation.clients if client.outcome == "finished" and not client.gone]
+        ended = [client for client in ended if client.gateway in self.simulation.gateways]
+        for client in ended[number : number + 1]:
+            prompt = client.prompt + client.got[0] + [3]
+            if not back:
+                self.simulation.pause(client, "tool", expected_us)
+            elif len(prompt) + 2 <= (NUM_BLOCKS - 1) * BLOCK_TOKENS:
+                self.simulation.submit(client.gateway, prompt, 2, resumes=client.request_id)
 
     @rule(worker=st.integers(0, 1), dead=st.booleans())
     def cut_worker(self, worker: int, dead: bool) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flag
 from octavo_cli.exits import FAILED
 from octavo_cli.outputs import check_output
 from octavo_cli.simulate.picture import check, draw, panels
+from octavo_cli.simulate.roles import compare, setups_of
 from octavo_cli.simulate.rows import rows_of
 from octavo_cli.simulate.simulator import ask, hardware_named, policy_flags
 
@@ -66,6 +68,13 @@ def simulate(
     cost_per_hour: Annotated[
         float, typer.Option("--cost-per-hour", help="Of one worker, for cost per good request.")
     ] = 0.0,
+    roles: Annotated[
+        str,
+        typer.Option(
+            "--roles",
+            help="Worker roles side by side: aggregated,hybrid,1P3D (prefill and decode workers), one cell each.",
+        ),
+    ] = "",
     manifest: ManifestFile = "",
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
     plot_path: Annotated[str, typer.Option("--plot", help="Write goodput and course to this .svg or .png file.")] = "",
@@ -95,6 +104,9 @@ def simulate(
         "cell_workers": cell_workers,
         "cost_per_hour": cost_per_hour,
     }
+    setups = setups_of(roles, workers) if roles else []
+    if setups and (len(loops) > 1 or plot_path):
+        raise BadPlan("--roles: compares at one rate and draws nothing; give one --rate, no --plot", field="roles")
     results: list[Figure] = []
     points: dict[str, Any] = {}
     answer: dict[str, Any] = {}
@@ -102,6 +114,9 @@ def simulate(
         began_s = time.perf_counter()
         times_s = arrival_times(loop, len(load.sessions), [session.at_s for session in load.sessions], seed)
         rows = rows_of(load, times_s, tenants, [name for name in slo_classes.split(",") if name])
+        if setups:
+            results, answer = compare(setups, list(rows), task, partial(ask, flags=flags), tell)
+            continue
         answer = ask(task, (json.dumps(row) for row in rows), flags)
         results += [replace(item, name=f"{item.name}/{suffix}") for item in from_json(answer["figures"]).results]
         points[suffix] = answer["points"]
@@ -117,6 +132,7 @@ def simulate(
         "policy": answer["policy"],
         "tenants": tenants,
         "slo_classes": slo_classes,
+        **({"roles": {setup.name: setup.roles for setup in setups}} if setups else {}),
     }
     figures = Figures("simulate", tuple(results), config)
     if plot_path:

@@ -142,6 +142,10 @@ class FairLine:
 
     def _compete(self, now_us: int) -> tuple[Account, Head] | None:
         heap = self._heap
+        if len(heap) == 1:  # nobody to compete with
+            account = heap[0][2]
+            head = None if account.hidden or not account.waiting else self._lines[account.name].peek(now_us)
+            return (account, head) if head is not None else None
         best: tuple[Account, Head] | None = None
         looked_at: list[tuple[float, int, Account]] = []
         least_us = 0.0

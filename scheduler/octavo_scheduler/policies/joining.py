@@ -33,7 +33,7 @@ def joinable(cell: Cell, workers: list[Worker], request: Request) -> list[Worker
 
 def leaves_room(cell: Cell, request: Request) -> bool:
     """Whether its tenant has to leave slots to others."""
-    if cell.policy.order_of(request.slo_class) not in ("fair", "slo-fair"):
+    if len(cell.tenants_about) < 2 or cell.order_of(request.slo_class) not in ("fair", "slo-fair"):
         return False
     for tenant, asked_us in reversed(cell.tenants_about.items()):
         if tenant != request.tenant:

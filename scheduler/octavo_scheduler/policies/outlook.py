@@ -19,10 +19,10 @@ NO_TARGET_US = 60 * SECOND_US
 class Outlook:
     """Predictions for requests that have no worker yet, by the cost model of any worker of the cell. Microseconds."""
 
-    __slots__ = ("_classes", "_fleet", "_history", "_policy", "_unknown")
+    __slots__ = ("_budget_alone", "_classes", "_fleet", "_history", "_unknown")
 
     def __init__(self, policy: Policy, fleet: Fleet, history: OutputHistory, classes: Mapping[str, SloClass]) -> None:
-        self._policy = policy
+        self._budget_alone = policy.budget_alone
         self._fleet = fleet
         self._history = history
         self._classes = classes
@@ -34,8 +34,10 @@ class Outlook:
 
     def prefill_us(self, request: Request) -> float:
         """All that it lacks, cached prefixes not considered; the first choice's when it has several."""
-        tokens = len(request.prompt) + max((len(choice.output) for choice in request.choices), default=0)
-        return self._costs().predict_prefill_us(tokens, self._policy.budget_alone)
+        tokens = len(request.prompt)
+        if request.work_done:
+            tokens += max((len(choice.output) for choice in request.choices), default=0)
+        return self._costs().predict_prefill_us(tokens, self._budget_alone)
 
     def job_us(self, request: Request) -> float:
         """Prefill, and the device time of the output it is still expected to give."""

@@ -35,15 +35,15 @@ class SloLine:
         self._pushes = 0
 
     def _urgency(self, request: Request) -> QueueKey:
-        return (_SAVABLE, -request.priority, self._outlook.latest_start_us(request), request.queue_number)
+        request.latest_start_us = self._outlook.latest_start_us(request)
+        return (_SAVABLE, -request.priority, request.latest_start_us, request.queue_number)
 
     def push(self, request: Request) -> tuple[Account, ...]:
         request.lost = False
         self._savable.push(request)
         if request.first_token_us < 0 and self._outlook.has_deadline(request):
             self._pushes += 1
-            latest_us = int(request.queue_key[2])
-            heapq.heappush(self._due, (latest_us, self._pushes, request.queue_key, request))
+            heapq.heappush(self._due, (request.latest_start_us, self._pushes, request.queue_key, request))
         return ()
 
     def peek(self, now_us: int) -> Head | None:

@@ -14,7 +14,7 @@ STRETCH times its own prefill after it. The number never changes, so `compose` s
 from __future__ import annotations
 
 from octavo_scheduler.policies.outlook import Outlook
-from octavo_scheduler.policy import SECOND_US, Policy
+from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import Request
 
 STRETCH = 2.0
@@ -28,10 +28,9 @@ _BASE_US = (MAX_PRIORITY + 1) * URGENT_US + 3600 * SECOND_US
 
 
 def prefill_turn(
-    policy: Policy, outlook: Outlook, request: Request, prefill_us: float, beside: int, now_us: int, number: int
+    order: str, outlook: Outlook, request: Request, prefill_us: float, beside: int, now_us: int, number: int
 ) -> int:
-    """The `rank` of an Admit, below 2^64. The tenant runs `beside` others there; `number` decides between equal times."""
-    order = policy.order_of(request.slo_class)
+    """The `rank` of an Admit under the policy `order`, below 2^64. The tenant runs `beside` others there; `number` decides between equal times."""
     stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in ("fair", "slo-fair") else STRETCH
     virtual_us = now_us
     if order in ("slo", "slo-fair"):
@@ -46,7 +45,7 @@ def prefill_turn(
 def _by_slack(outlook: Outlook, request: Request, prefill_us: float, now_us: int) -> int:
     if request.first_token_us >= 0:
         return now_us
-    latest_us = outlook.latest_start_us(request)
+    latest_us = request.latest_start_us or outlook.latest_start_us(request)
     if outlook.has_deadline(request) and now_us <= latest_us:
         return latest_us
     return now_us + LOST_US + int(STRETCH * prefill_us)

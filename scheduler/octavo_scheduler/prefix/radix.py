@@ -16,6 +16,9 @@ from octavo_scheduler.prefix.eviction import Victims, add_use, keep_score, use_a
 from octavo_scheduler.prefix.node import Node
 from octavo_scheduler.prefix.pins import Pin, Pins
 
+SUNK = -1e9
+"""Heat below that of any use: the next use replaces it."""
+
 
 class PrefixIndex:
     """Owns the tree and, through the pool, the index's hold on each block. `on_forget(block)` follows an eviction.
@@ -101,6 +104,19 @@ class PrefixIndex:
         while node is not self._root:
             node.heat = add_use(node.heat, now_us)
             node.hits += 1
+            node = self._above(node)
+
+    def sink(self, keys: Sequence[bytes]) -> None:
+        """The indexed run of `keys`, as far as nothing else hangs on it, is the first to be evicted, until its next use."""
+        blocks = self.match(keys, len(keys))
+        if not blocks:
+            return
+        node = self._node(blocks[-1])
+        if node.end > len(blocks):
+            return  # something hangs on its end
+        while node is not self._root and len(node.children) <= 1:
+            node.heat = SUNK
+            self._offer(node)
             node = self._above(node)
 
     def rest(self, table: Sequence[int], now_us: int) -> None:
@@ -222,6 +238,38 @@ class PrefixIndex:
             self._offer(node)
             node = self._above(node)
         return len(blocks)
+
+    def heads(self) -> list[bytes]:
+        """Keys of the first block of every chain."""
+        return list(self._root.children)
+
+    def drop(self, key: bytes) -> list[tuple[int, bytes]]:
+        """Takes the block of `key` and all below it out of the index, whoever holds them; ends the pins on them.
+
+        Returns (block, key) of each; empty when the key is not indexed. Holders keep their blocks, which stay private.
+        """
+        block = self.block_of.get(key)
+        if block is None:
+            return []
+        top = self._node(block)
+        at = top.blocks.index(block)
+        below, waiting = [], list(top.children.values())
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.children.values())
+            below.append(node)
+        dropped = [(held, self._key(held)) for node in below for held in node.blocks]
+        dropped += [(held, self._key(held)) for held in top.blocks[at:]]
+        gone = {held for held, _key in dropped}
+        for pin in [pin for pin in self._pins if not gone.isdisjoint(pin.blocks)]:
+            self.unpin(pin)
+        for node in below:
+            node.children = {}
+            self._forget(node, 0)
+            self.nodes -= 1
+        top.children = {}
+        self._trim(top, at)
+        return dropped
 
     def expire(self, now_us: int) -> int:
         """Ends pins and priorities whose time is up; returns how many pins."""

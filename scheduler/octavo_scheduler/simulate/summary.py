@@ -10,6 +10,7 @@ from octavo.figures import Figure, figure_of, quantile
 
 from octavo_scheduler.simulate.cell_run import GAP_UNIT_US, CellResult, Sample
 from octavo_scheduler.simulate.fleet_run import SAMPLES, Plan
+from octavo_scheduler.simulate.roles import role_figures
 from octavo_scheduler.simulate.tally import Tally
 from octavo_scheduler.slo import SloClass, parse_classes
 
@@ -45,6 +46,8 @@ def summarise(plan: Plan, results: Sequence[CellResult], cost_per_hour: float = 
     classes = parse_classes(plan.policy.slo_classes)
     figures = [*_latencies(tallies, results), *_goodput(plan, tallies, classes, span_us, cost_per_hour)]
     figures += _load(plan, results, span_us)
+    if plan.roles:
+        figures += role_figures(plan.hardware, results[0], span_us)
     return Summary(tuple(figures), tuple(_course(tallies, results)))
 
 
@@ -116,6 +119,7 @@ def _goodput(
     prompts = sum(tally.prompt_tokens for tally in tallies)
     if prompts:
         cached = sum(tally.cached_tokens for tally in tallies)
+        figures.append(Figure("cached_tokens", cached, "tokens", count))
         figures.append(Figure("cached_share_of_prompts", cached / prompts, "share", count))
     return figures
 

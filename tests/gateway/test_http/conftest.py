@@ -152,6 +152,9 @@ class FakeGateway:
     async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
         raise NotImplementedError
 
+    async def pause(self, request_id: str, tool: str, expected_ms: int, edge: EdgeContext) -> str:
+        raise NotImplementedError
+
     def ack(
         self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext
     ) -> bool:

@@ -223,6 +223,9 @@ async def test_what_the_gateway_refuses_carries_the_clients_name(
         ({"skip_special_tokens": False}, "skip_special_tokens", False),
         ({"repetition_penalty": 0}, "repetition_penalty", 0.0),
         ({"cache_salt": "s"}, "cache_salt", "s"),
+        ({"pause": {"tool": "search", "expected_ms": 800}}, "pause_expected_ms", 800),
+        ({"pause": {"tool": "search"}}, "pause_tool", "search"),
+        ({"resumes": "turn-1"}, "resumes", "turn-1"),
     ],
 )
 async def test_values_reach_the_one_admission_as_sent(

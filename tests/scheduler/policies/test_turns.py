@@ -16,7 +16,7 @@ def turn(policy: Policy, prefill_ms: float, at_ms: float, number: int = 0, **opt
     beside = int(options.pop("beside", 0))  # type: ignore[call-overload]
     prompt = max(1, int(prefill_ms * 10))  # as the scenes' cost model has it, but for the step
     asked = request("r", prompt=min(prompt, 100_000), **{"arrival_us": int(at_ms * MS), **options})  # type: ignore[arg-type]
-    return prefill_turn(policy, outlook_of(policy), asked, prefill_ms * MS, beside, int(at_ms * MS), number)
+    return prefill_turn(policy.order, outlook_of(policy), asked, prefill_ms * MS, beside, int(at_ms * MS), number)
 
 
 def test_a_short_prompt_passes_a_long_one_until_that_has_waited_its_share() -> None:

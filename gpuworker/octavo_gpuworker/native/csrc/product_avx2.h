@@ -74,23 +74,27 @@ inline __m256i panel_part(const uint8_t *at, int c) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at + c * 32));
 }
 
-template <int ROWS, bool STREAM>
-inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, float *out, int64_t stride) {
+// Groups [first, last), the first of which lies at `panel`; from the second slice on it adds to what `out` holds.
+template <int ROWS, int AHEAD>
+inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, int64_t first, int64_t last, float *out,
+                      int64_t stride) {
     const int64_t groups = x.depth / GROUP;
     const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
     __m256 acc[ROWS][4];
     each<ROWS>([&](auto r) OCTAVO_INLINE {
-        each<4>([&](auto c) OCTAVO_INLINE { acc[r][c] = _mm256_setzero_ps(); });
+        each<4>([&](auto c) OCTAVO_INLINE {
+            acc[r][c] = first ? _mm256_loadu_ps(out + r * stride + c * 8) : _mm256_setzero_ps();
+        });
     });
-    for (int64_t g = 0; g < groups; ++g, panel += octavo::INT8_GROUP) {
+    for (int64_t g = first; g < last; ++g, panel += octavo::INT8_GROUP) {
         __m256i part[ROWS][4];
         each<ROWS>([&](auto r) OCTAVO_INLINE {
             each<4>([&](auto c) OCTAVO_INLINE { part[r][c] = _mm256_setzero_si256(); });
         });
-        if (STREAM) _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES + octavo::INT8_CODES, _MM_HINT_T0);
+        if (AHEAD) _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES + octavo::INT8_CODES, _MM_HINT_T0);
         for (int k = 0; k < GROUP; k += 4) {
             const uint8_t *at = panel + k * 32;
-            if (STREAM) {
+            if (AHEAD) {
                 _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES, _MM_HINT_T0);
                 _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES + 64, _MM_HINT_T0);
             }

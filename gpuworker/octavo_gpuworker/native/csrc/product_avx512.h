@@ -53,21 +53,28 @@ inline __m512i quad(const int8_t *x) {
     return _mm512_set1_epi32(four);
 }
 
-template <int ROWS, bool STREAM>
-inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, float *out, int64_t stride) {
+// Groups [first, last), the first of which lies at `panel`; from the second slice on it adds to what `out` holds.
+template <int ROWS, int AHEAD>
+inline void tile_int8(const Activations &x, int64_t row, const uint8_t *panel, int64_t first, int64_t last, float *out,
+                      int64_t stride) {
     const int64_t groups = x.depth / GROUP;
+    constexpr int DISTANCE = AHEAD == FIRST_LINES || AHEAD == LAST_LINES ? INT8_SLICE_BYTES : PREFETCH_BYTES;
     __m512 acc[ROWS][2];
     each<ROWS>([&](auto r) OCTAVO_INLINE { acc[r][0] = acc[r][1] = _mm512_setzero_ps(); });
-    for (int64_t g = 0; g < groups; ++g, panel += octavo::INT8_GROUP) {
+    if (first)
+        each<ROWS>([&](auto r) OCTAVO_INLINE {
+            acc[r][0] = _mm512_loadu_ps(out + r * stride);
+            acc[r][1] = _mm512_loadu_ps(out + r * stride + 16);
+        });
+    for (int64_t g = first; g < last; ++g, panel += octavo::INT8_GROUP) {
         __m512i part[ROWS][2];
         each<ROWS>([&](auto r) OCTAVO_INLINE { part[r][0] = part[r][1] = _mm512_set1_epi32(x.comp[(row + r) * groups + g]); });
-        if (STREAM) _mm_prefetch(reinterpret_cast<const char *>(panel) + PREFETCH_BYTES + octavo::INT8_CODES, _MM_HINT_T0);
+        if (AHEAD & FIRST_LINES)
+            _mm_prefetch(reinterpret_cast<const char *>(panel) + DISTANCE + octavo::INT8_CODES, _MM_HINT_T0);
         for (int k = 0; k < GROUP; k += 4) {
             const uint8_t *at = panel + k * 32;
-            if (STREAM) {
-                _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES, _MM_HINT_T0);
-                _mm_prefetch(reinterpret_cast<const char *>(at) + PREFETCH_BYTES + 64, _MM_HINT_T0);
-            }
+            if (AHEAD & FIRST_LINES) _mm_prefetch(reinterpret_cast<const char *>(at) + DISTANCE, _MM_HINT_T0);
+            if (AHEAD & LAST_LINES) _mm_prefetch(reinterpret_cast<const char *>(at) + DISTANCE + 64, _MM_HINT_T0);
             const __m512i w0 = _mm512_loadu_si512(at), w1 = _mm512_loadu_si512(at + 64);
             each<ROWS>([&](auto r) OCTAVO_INLINE {
                 const __m512i four = quad(x.codes + (row + r) * x.depth + g * GROUP + k);
