@@ -135,7 +135,6 @@ async def setup(host: Host) -> None:
             identity,
             settings.scheduler,
             open_channel,
-            prefetcher.hint,
             book=book if remote is not None else None,
             codec=coding.chooser.figures,
             on_hint=prefetcher.hint,

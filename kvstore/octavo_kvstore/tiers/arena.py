@@ -17,10 +17,9 @@ import xxhash
 
 from octavo_kvstore.arena_file import ArenaFile, ArenaFolder
 from octavo_kvstore.block import Block, Payload, check_block, check_key
-from octavo_kvstore.index import Clock, Entry, IsPinned, TierIndex
+from octavo_kvstore.index import OVERHEAD_BYTES, Clock, Entry, IsPinned, TierIndex
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
 from octavo_kvstore.tier import IndexedTier, Put, Tier
-from octavo_kvstore.tiers.heap import OVERHEAD_BYTES
 
 PAGE_BYTES = 4096
 MIN_SLOTS = 2
