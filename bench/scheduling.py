@@ -152,6 +152,7 @@ class Live:
             kvstore=False,
             settings={
                 "engine.threads": 1,  # client, gateway and scheduler have the other cores
+                "scheduler.worker_silence_s": 120.0,  # a whole prompt in one step is silent for as long as it takes
                 "scheduler.policy": policy.order,
                 "scheduler.max_num_seqs": policy.max_num_seqs,
                 "scheduler.max_num_batched_tokens": policy.max_num_batched_tokens,
@@ -200,25 +201,24 @@ def probed(live: Live) -> Hardware:
 # -- chunking: running streams while long prompts arrive ---------------------------------------------------------------
 
 STREAMS, STREAM_PROMPT, PROMPT = 8, 32, 2048
-PROMPTS = 6
 SMOOTH = 2.5
 """What the streams' class asks for: gaps of so many times their own, alone."""
 
 
-def chunking_scenes(alone_ms: float, prefill_ms: float) -> dict[str, list[Ask]]:
+def chunking_scenes(alone_ms: float, prefill_ms: float, count: int) -> dict[str, list[Ask]]:
     """8 streams for as long as the prompts take to come and go, and the same streams alone."""
     spacing_s = 1.5 * prefill_ms / 1000
     begin_s = 20 * alone_ms / 1000
-    tokens = int((begin_s + PROMPTS * spacing_s) * 1000 / alone_ms)
+    tokens = int((begin_s + count * spacing_s) * 1000 / alone_ms)
     streams = [Ask("stream", 0.0, STREAM_PROMPT, tokens, slo_class="stream") for _ in range(STREAMS)]
-    prompts = [Ask("prompt", begin_s + number * spacing_s, PROMPT, 1) for number in range(PROMPTS)]
+    prompts = [Ask("prompt", begin_s + number * spacing_s, PROMPT, 1) for number in range(count)]
     return {"alone": [replace(item, output=min(tokens, 100)) for item in streams], "with": [*streams, *prompts]}
 
 
 def chunking(arguments: argparse.Namespace, hardware: Hardware, live: Run | None) -> list[Figure]:
     run = live or in_simulated_time(hardware)
     alone_ms = hardware.step_us(0, STREAMS, STREAMS * 100) / 1000
-    scenes = chunking_scenes(alone_ms, hardware.step_us(PROMPT, 0, PROMPT) / 1000)
+    scenes = chunking_scenes(alone_ms, hardware.step_us(PROMPT, 0, PROMPT) / 1000, arguments.prompts)
     whole = Policy(max_num_batched_tokens=2 * PROMPT, max_num_seqs=16, slo_classes={"default": {}, "stream": {}})
     without = run(scenes, whole, "stream")
     own_ms = quantile(without["alone"].gaps_ms, 0.5)
@@ -233,7 +233,7 @@ def chunking(arguments: argparse.Namespace, hardware: Hardware, live: Run | None
             Figure(f"itl_max/{name}", max(heard.gaps_ms), "ms", len(heard.gaps_ms)),
             Figure(f"itl_p99_over_p50/{name}", p99 / p50, "ratio"),
             Figure(f"itl_p99_over_p50_alone/{name}", p99 / own_ms, "ratio"),
-            Figure(f"prompt_ttft_p50/{name}", heard.p("prompt", 0.5), "ms", PROMPTS),
+            Figure(f"prompt_ttft_p50/{name}", heard.p("prompt", 0.5), "ms", arguments.prompts),
         ]
     p99_of = {item.name: item.value for item in figures}
     figures.append(Figure("itl_p50/alone", own_ms, "ms", len(without["alone"].gaps_ms)))
@@ -266,7 +266,7 @@ def flood_scenes(hardware: Hardware, small: int, seed: int) -> dict[str, list[As
 
 def flood(arguments: argparse.Namespace, hardware: Hardware, live: Run | None) -> list[Figure]:
     run = live or in_simulated_time(hardware)
-    scenes = flood_scenes(hardware, 12 if arguments.live else 60, arguments.seed)
+    scenes = flood_scenes(hardware, arguments.small, arguments.seed)
     classes: dict[str, dict[str, float | str]] = {"default": {"ttft_ms": 1000.0, "itl_p99_ms": 200.0}}
     policy = Policy(order="fair", max_num_seqs=FLOOD_SEQS, slo_classes=classes, max_waiting_requests=10**6)
     fair = run(scenes, policy, "")
@@ -358,6 +358,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("row", choices=ROWS)
     parser.add_argument("--live", action="store_true", help="on a local cluster instead of in simulated time")
     parser.add_argument("--hardware", default="", choices=("", *given_models()), help="of the simulation")
+    parser.add_argument("--prompts", type=int, default=6, help="long prompts of `chunking`")
+    parser.add_argument(
+        "--small", type=int, default=0, help="requests of the small tenant in `flood`; 0: 12 live, 60 else"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=2000, help="of the trace of `policies`")
     parser.add_argument("--rates", type=float, nargs="+", default=[8.0, 14.0], help="of `policies`, requests/s")
@@ -365,6 +369,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.live and arguments.row == "policies":
         parser.error("--live: policies is a simulation; use chunking or flood")
+    arguments.small = arguments.small or (12 if arguments.live else 60)
     name = arguments.hardware or ("h200-8b" if arguments.row == "policies" else "this-cpu")
     with tempfile.TemporaryDirectory(prefix="octavo-scheduling-") as folder:
         run = Live(Path(folder)) if arguments.live else None

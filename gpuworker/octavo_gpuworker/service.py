@@ -161,6 +161,7 @@ class Worker:
             pid=os.getpid(),
             calibration=pb.Calibration(**dataclasses.asdict(self.calibration)),
             vocab_size=self.backend.vocab_size,
+            role=self._host.manifest.gpuworker.role,
             labels=self._host.manifest.gpuworker.labels,
         )
 

@@ -7,6 +7,7 @@ the leading run that is whole, and the sequence prefills the rest.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -31,7 +32,7 @@ OFFLOAD_LIMIT_S = 2.0
 """Its blocks cannot be evicted meanwhile, so a stuck kvstore must not hold them for long."""
 UNPIN_LIMIT_S = 2.0
 UNPIN_TRIES = 3
-SLOTS_AT_ONCE = 16
+SLOTS_AT_ONCE = 64
 """Copies of a load between two looks at the clock."""
 NO_PARENT = bytes(32)
 NO_TAG = bytes(16)
@@ -88,6 +89,17 @@ def offload_entries(order: OffloadOrder) -> list[Offloaded]:
         )
         for block, key, parent, tag, ttl_us, priority, recompute_us in rows
     ]
+
+
+async def _pump(call: Any, arrived: asyncio.Queue[Any]) -> None:
+    """Every message of a stream, then None or what broke it."""
+    try:
+        async for message in call:
+            await arrived.put(message)
+    except FAILURES as error:
+        await arrived.put(error)
+    else:
+        await arrived.put(None)
 
 
 def limit_us(order: LoadOrder) -> int:
@@ -234,23 +246,41 @@ class Transfers:
             sources=sources_of(order, progress.ok),
         )
         call = self._stub().Get(get)
+        arrived: asyncio.Queue[Any] = asyncio.Queue(SLOTS_AT_ONCE)
+        reading = self._loop.create_task(_pump(call, arrived))  # goes on while what has come is copied
         try:
-            async for block in call:
-                if progress.ok == len(keys):
-                    break
-                if block.HasField("slot"):
-                    if block.key != keys[progress.ok] or not await self._take_slots(
-                        order, [block.slot], block.tier, progress
-                    ):
-                        break
-                    continue
-                if not self._whole(block, keys[progress.ok]):
-                    break
+            while progress.ok < len(keys):
+                items = [await arrived.get()]
+                while not arrived.empty():
+                    items.append(arrived.get_nowait())
+                if not await self._take(order, keys, items, progress):
+                    return
+        finally:
+            reading.cancel()
+            call.cancel()
+
+    async def _take(self, order: LoadOrder, keys: list[bytes], items: list[Any], progress: Progress) -> bool:
+        """Takes what has come, in order; False at the end of the stream or at the first item that is not what was asked for."""
+        for named, group in itertools.groupby(
+            items, key=lambda item: isinstance(item, pb.GetResponse) and item.HasField("slot")
+        ):
+            run = list(group)
+            if named:
+                wanted = keys[progress.ok : progress.ok + len(run)]
+                if [item.key for item in run] != wanted:
+                    return False
+                if not await self._take_slots(order, [item.slot for item in run], run[-1].tier, progress):
+                    return False
+                continue
+            for block in run:
+                if isinstance(block, Exception):
+                    raise block
+                if block is None or progress.ok == len(keys) or not self._whole(block, keys[progress.ok]):
+                    return False
                 self._post([LoadedBlock(order.xfer_id, order.blocks[progress.ok], block.payload)])
                 progress.ok, progress.tier = progress.ok + 1, block.tier
                 progress.bytes += len(block.payload)
-        finally:
-            call.cancel()
+        return True
 
     async def _take_slots(self, order: LoadOrder, slots: Sequence[Any], tier: str, progress: Progress) -> bool:
         """Copies slots of the arena into the next blocks; False when one was not what the store had said."""

@@ -24,6 +24,7 @@ from octavo_kvstore.limits import limits_of
 from octavo_kvstore.metrics import StoreCollector
 from octavo_kvstore.peers.book import PeerBook
 from octavo_kvstore.pins import PinTable
+from octavo_kvstore.prefetcher import Prefetcher
 from octavo_kvstore.serve_link import PeerServicer
 from octavo_kvstore.service import KvStoreServicer
 from octavo_kvstore.store import Store
@@ -115,8 +116,11 @@ async def setup(host: Host) -> None:
     host.metrics.register(StoreCollector(store))
     host.serve_metrics(settings.metrics_listen)
 
+    prefetcher = Prefetcher(store)
+
     async def close() -> None:
         await channels.close()
+        await asyncio.to_thread(prefetcher.close)
         await asyncio.to_thread(store.close)  # calls that still come miss, or are refused, until the server stops
 
     host.on_drain(close)
@@ -131,6 +135,7 @@ async def setup(host: Host) -> None:
             identity,
             settings.scheduler,
             open_channel,
+            prefetcher.hint,
             book=book if remote is not None else None,
             codec=coding.chooser.figures,
         )

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
-from octavo.packing import pack_keys
+from octavo.packing import pack_keys, unpack_keys
 from octavo.v1 import kvstore_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 from octavo_kvstore.codecs.choice import CodecFigures
@@ -54,11 +54,15 @@ class Announcer:
         identity: Identity,
         scheduler: str,
         open_channel: Callable[[str], grpc.aio.Channel],
+        on_hint: Callable[[Sequence[bytes]], None] = lambda keys: None,
         *,
         book: PeerBook | None = None,
         codec: Callable[[], CodecFigures] = CodecFigures,
     ) -> None:
-        """`book`: learns of other hosts' kvstores, None when nothing is fetched from them; `codec`: figures for the ledger."""
+        """`on_hint`: hears keys that will be wanted soon; `book`: learns of other hosts' kvstores, None when nothing is fetched
+        from them; `codec`: figures for the ledger.
+        """
+        self._on_hint = on_hint
         self._book = book
         self._codec = codec
         self._codec_told = CodecFigures()
@@ -130,6 +134,8 @@ class Announcer:
                     self._wake.set()
                 elif kind == "peers" and self._book is not None:
                     self._book.tell({peer.store_id: peer.address for peer in message.peers.peers})
+                elif kind == "prefetch":
+                    self._on_hint(unpack_keys(message.prefetch.keys))
         finally:
             self._wake.set()  # the writer finds that the stream is over
 

@@ -116,6 +116,10 @@ class ArenaDesk:
         self._store.reconcile(evicted)
         return outcome
 
+    def commit_many(self, client: int, filled: Sequence[tuple[SlotRef, Block]]) -> list[Put]:
+        """`commit` of each, in order."""
+        return [self.commit(client, ref, block) for ref, block in filled]
+
     def give_up(self, client: int, slots: Sequence[int]) -> None:
         """The client fills these no more."""
         self._arena.give_up(client, slots)

@@ -217,10 +217,16 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
         counts = dict.fromkeys(Put, 0)
         for item in request.filled:
             await _check_block(item.key, item.parent, item.meta.namespace, context)
-        for item in request.filled:
-            meta = meta_from(item.meta, self._clock_s())
-            block = Block(item.key, item.parent, request.layout, item.slot.checksum, b"", meta)
-            counts[await self._off_loop(desk.commit, request.arena_client, ref_from(item.slot), block)] += 1
+        now_s = self._clock_s()
+        filled = [
+            (
+                ref_from(item.slot),
+                Block(item.key, item.parent, request.layout, item.slot.checksum, b"", meta_from(item.meta, now_s)),
+            )
+            for item in request.filled
+        ]
+        for outcome in await self._off_loop(desk.commit_many, request.arena_client, filled):
+            counts[outcome] += 1
         self._store.touch_chain([item.key for item in request.filled])
         return pb.CommitResponse(stored=counts[Put.STORED], known=counts[Put.KNOWN], refused=counts[Put.REFUSED])
 

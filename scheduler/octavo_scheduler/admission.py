@@ -30,6 +30,7 @@ class Plan:
     free_needed: int
     growth: int  # blocks expected later
     worst: int  # blocks that may be asked for later, at most
+    target: Worker | None = None  # who decodes after this worker's prefill
     waits: bool = False  # it does not fit yet, and is better than any that does
     spreads: bool = False  # another worker holds more of the prompt
     sources: list[LoadSource] = field(default_factory=list)  # of load_keys that only other hosts hold
@@ -162,14 +163,19 @@ def margin_blocks(worker: Worker, policy: Policy) -> int:
 def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     """Whether the plan can start now."""
     worker = plan.worker
-    if len(plan.choices) > len(worker.free_slots):
-        return False
+    if len(plan.choices) > len(worker.free_slots) or worker.preempting:
+        return False  # a newcomer could share blocks that a victim was chosen to give back
     free = worker.pool.free_blocks
     usable = worker.pool.usable_blocks
     if not worker.sequences:
         return plan.free_needed <= free
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only
     left = free - plan.free_needed - plan.growth - margin_blocks(worker, policy)
+    if worker.promised:
+        others = [blocks for request, blocks in worker.promised.items() if request is not plan.choices[0].request]
+        left -= sum(others)
+        if len(worker.free_slots) - len(others) < len(plan.choices):
+            return False
     if usable - free + plan.free_needed + worker.ungranted + plan.worst > policy.max_overcommit * usable:
         return False
     if left < 0 or worker.ungranted <= left:  # nobody can grow beyond its last position

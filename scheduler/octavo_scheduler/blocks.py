@@ -249,6 +249,10 @@ class BlockPool:
         """How many of `blocks` only the index holds."""
         return sum(map(self._cached.__getitem__, blocks))
 
+    def sequences_of(self, block: int) -> int:
+        """How many sequences hold it."""
+        return self._sequences[block]
+
     def is_exclusive(self, block: int) -> bool:
         """Exactly one sequence holds it, and no transfer or pin does: ending that hold makes it free."""
         return self._sequences[block] == 1 and not self._transfers[block] and block not in self._pins
@@ -263,6 +267,10 @@ class BlockPool:
         self._cached[block] = 0
         self.cached_blocks -= 1
         return True
+
+    def is_leaving(self, block: int) -> bool:
+        """Only transfers hold it: it is free when they end."""
+        return not self._sequences[block] and self._transfers[block] > 0
 
     def _settle(self, block: int) -> bool:
         if self._is_held(block):

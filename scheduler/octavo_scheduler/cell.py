@@ -13,6 +13,8 @@ from octavo_scheduler.limits.accuracy import Correction, Errors
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
+from octavo_scheduler.moves.pause import Pause
+from octavo_scheduler.moves.tools import Tools
 from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
@@ -24,9 +26,30 @@ from octavo_scheduler.slo import SloClass, parse_classes
 
 COUNTERS = (
     "preemptions",
+    "swaps",
+    "swapped_blocks",
+    "exported_blocks",
+    "handoffs_started",
+    "handoffs_done",
+    "handoffs_failed",
+    "handoff_blocks",
+    "handoff_early_blocks",
+    "handoff_bytes",
+    "handoff_preloaded_blocks",
+    "handoff_recomputed_tokens",
+    "handoff_credit_waits",
+    "pauses",
+    "pauses_keep",
+    "pauses_offload",
+    "pauses_drop",
+    "pauses_demoted",
+    "pauses_resumed",
+    "pauses_without_return",
+    "pause_spared_tokens",
     "priority_preemptions",
     "bring_back_predicted_us",
     "offloaded_blocks",
+    "prefetch_hints",
     "loads_started",
     "loaded_blocks",
     "wasted_load_blocks",
@@ -70,7 +93,7 @@ PREDICTED = ("ttft", "start", "e2e")
 SWEEP_FIRST = 1024
 MAX_TENANTS_ABOUT = 4096
 
-TimerKind = Literal["deadline", "orphan", "join", "no_worker", "wake", "hopeless", "recover", "drain"]
+TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake", "hopeless", "recover", "drain"]
 
 
 class Timers:
@@ -118,6 +141,7 @@ class Cell:
     __slots__ = (
         "_orders",
         "admission_due",
+        "arriving",
         "busy_correction",
         "classes",
         "counters",
@@ -132,6 +156,7 @@ class Cell:
         "next_number",
         "now_us",
         "outlook",
+        "pauses",
         "policy",
         "queue",
         "rates",
@@ -142,6 +167,7 @@ class Cell:
         "tenants",
         "tenants_about",
         "timers",
+        "tools",
         "touched",
         "wait_correction",
     )
@@ -164,11 +190,14 @@ class Cell:
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.tools = Tools()
+        self.pauses: dict[tuple[str, str], Pause] = {}
         self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left
         self.running_priorities: Counter[int] = Counter()  # sequences, the stopping ones included
         self.draining = False
         self.admission_due = False
+        self.arriving: dict[Request, None] = {}  # prefilled elsewhere, to be decoded: they go before the queue
         self.next_number = 0
         self.touched: dict[Worker, None] = {}  # workers that the event at hand changed; only they can have orders
         self.effects = self.fresh_effects()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 from dataclasses import dataclass
 
 from octavo_scheduler.orders import Order
@@ -69,6 +70,10 @@ class TierFill:
     misses: int
 
 
+MAX_HINTS = 64
+"""Hints that wait for a store's stream; older ones are of no use any more."""
+
+
 class StoreConnection(Connection):
     """A kvstore's stream."""
 
@@ -80,3 +85,4 @@ class StoreConnection(Connection):
         self.peer_address = ""
         self.peers_due = True
         self.tiers: list[TierFill] = []
+        self.prefetch: deque[list[bytes]] = deque(maxlen=MAX_HINTS)

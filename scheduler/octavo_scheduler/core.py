@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import draining, lifecycle, placement, reports, residency
+from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.cell import Cell
@@ -22,6 +22,7 @@ from octavo_scheduler.events import (
     Event,
     GatewayJoined,
     GatewayLost,
+    Paused,
     Reported,
     StoreChanged,
     StoreCoded,
@@ -34,8 +35,9 @@ from octavo_scheduler.events import (
     WorkerLost,
 )
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits import hopeless, memory
+from octavo_scheduler.limits import hopeless, learn, memory
 from octavo_scheduler.limits.jam import Jam
+from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.orders import Effects, Offload
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policies.joining import has_its_share
@@ -53,6 +55,7 @@ class Core:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: lambda event: lifecycle.submit(self.cell, event),
             Cancelled: lambda event: lifecycle.cancel(self.cell, event),
+            Paused: lambda event: lifecycle.pause(self.cell, event),
             ChoiceStopped: lambda event: lifecycle.stop_choice(self.cell, event),
             AttachRequested: lambda event: lifecycle.attach_known(self.cell, event),
             GatewayJoined: lambda event: lifecycle.join_gateway(self.cell, event),
@@ -90,6 +93,8 @@ class Core:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
+        if isinstance(event, Submitted) and (arrived := cell.registry.find(event.tenant, event.request_id)) is not None:
+            prefetching.hint(cell, arrived)
         for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)
@@ -103,6 +108,8 @@ class Core:
         """Their tables may grow now."""
         for sequence in worker.hungry:
             accrue(sequence, worker.block_bytes, self.cell.now_us)
+            if not sequence.outgrew:
+                learn.from_growth(self.cell, sequence)
 
     def collect(self, gateway: int) -> list[Update]:
         """What the gateway's stream is owed now; call it when the stream is writable."""
@@ -237,10 +244,12 @@ class Core:
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
+        for request in list(self.cell.arriving):
+            self._admit_arriving(request)
         jam = Jam(self.cell)
         with self.cell.queue.in_turn(self.cell.now_us) as turn:
             for request in turn:
-                if not jam.holds(request):
+                if request not in self.cell.arriving and not jam.holds(request):
                     self._admit(request, jam)
                 if jam.total:
                     return
@@ -263,7 +272,7 @@ class Core:
             if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
                 break
             if not fits(plan, cell.policy, cell.history):
-                if self._make_room(plan):
+                if pauses.review(cell, plan.worker, request) or self._make_room(plan):
                     continue
                 self._displace(request)
                 jam.pool(request)
@@ -287,6 +296,16 @@ class Core:
         self.cell.counters["yielded_pin_blocks"] += back
         return back > 0
 
+    def _admit_arriving(self, request: Request) -> None:
+        """A request that another worker prefilled: it goes where its blocks are, once they are there."""
+        if handoff.waits(self.cell, request):
+            return
+        plan = placement.best_plan(self.cell, request)
+        if plan is not None and fits(plan, self.cell.policy, self.cell.history):
+            residency.admit(self.cell, plan)
+            del self.cell.arriving[request]
+            self.cell.queue.remove(request)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def _fire_timers(self) -> None:
@@ -294,7 +313,7 @@ class Core:
         for kind, request in cell.timers.due(cell.now_us):
             if kind == "no_worker":
                 self._fail_without_workers()
-            elif kind in ("join", "wake"):
+            elif kind in ("join", "move", "wake"):
                 cell.admission_due = True
             elif kind == "drain":
                 for worker in draining.hand_over(cell):
@@ -341,6 +360,7 @@ class Core:
                 worker.healthy = worker.is_well(cell.now_us)
                 worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
+        pauses.tick(cell)
 
     def _next_wakeup(self) -> int:
         timer_us = self.cell.timers.next_us()

@@ -94,6 +94,11 @@ class Driver:
             if store is not None:
                 store.inventory_due = True
                 store.wake.set()
+        for store_id, keys in effects.prefetch:
+            store = self.stores.get(store_id)
+            if store is not None:
+                store.prefetch.append(keys)
+                store.wake.set()
         for number in effects.dirty_gateways:
             gateway = self.gateways.get(number)
             if gateway is not None:

@@ -42,6 +42,9 @@ class Submitted:
     gateway_state: bytes = b""
     cache_off: bool = False
     namespace_root: bytes = b""
+    pause_tool: str = ""  # the turn will end in a call of this tool; with it or without: pause_expected_us
+    pause_expected_us: int = 0
+    resumes: str = ""  # request id of the turn that this one continues after a pause
 
 
 @dataclass(slots=True)
@@ -62,6 +65,18 @@ class ChoiceStopped:
     request_id: str
     index: int
     at_len: int
+
+
+@dataclass(slots=True)
+class Paused:
+    """A client says that it pauses after a turn, for a tool: that its KV may be wanted again."""
+
+    now_us: int
+    gateway: int
+    request_id: str
+    tool: str
+    expected_us: int
+    tenant: str = "default"
 
 
 @dataclass(slots=True)
@@ -118,6 +133,7 @@ class WorkerJoined:
     resident_parents: list[int] = field(default_factory=list)
     """Place of each one's parent in `resident`, from 1; 0: the head of a chain. Without it nothing is indexed."""
     calibration: Calibration = Calibration()
+    role: str = "both"  # prefill, decode, both
     labels: list[str] = field(default_factory=list)
 
 
@@ -262,6 +278,7 @@ Event = (
     Submitted
     | Cancelled
     | ChoiceStopped
+    | Paused
     | AttachRequested
     | GatewayJoined
     | GatewayLost

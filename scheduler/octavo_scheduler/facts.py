@@ -21,8 +21,8 @@ def note_rejected(cell: Cell, event: Submitted, outcome: Outcome) -> None:
 
 def note_wait(cell: Cell, request: Request, outcome: Outcome) -> None:
     """A request that ends while it waits leaves a span of its wait, with how it ended."""
-    if not request.queued or outcome.outcome == "finished":
-        return
+    if not request.queued or outcome.outcome == "finished" or request.handoff is not None:
+        return  # a handoff has a span of its own
     name, start_us = (
         ("queue", request.submitted_us) if request.admitted_us < 0 else ("preempted", request.waiting_since_us)
     )

@@ -52,6 +52,7 @@ class Worker:
         "hungry",
         "index",
         "joined_us",
+        "kept",
         "labels",
         "last_progress_us",
         "last_report_us",
@@ -67,8 +68,10 @@ class Worker:
         "peer_link",
         "pool",
         "preempting",
+        "promised",
         "recovers_us",
         "reuse",
+        "role",
         "says_leaving",
         "sequences",
         "slots",
@@ -85,6 +88,7 @@ class Worker:
         self.epoch = hello.epoch
         self.worker_id = hello.worker_id
         self.store_id = hello.store_id
+        self.role = hello.role
         self.labels = frozenset(hello.labels)
         self.closed_until_us = 0  # after a failed allocation nothing is admitted until then
         self.recovers_us = 0
@@ -118,7 +122,9 @@ class Worker:
         self.leave_ordered = self.says_leaving = False
         self.handed_over = 0
         self.preempting: set[int] = set()
+        self.promised: dict[Request, int] = {}  # blocks for what other workers prefill for this one
         self.offloads_in_flight = 0
+        self.kept: dict[object, list[int]] = {}  # blocks of clients that paused, by their pause
         self.pace = Pace(policy.max_num_batched_tokens)
         self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
@@ -199,8 +205,16 @@ class Worker:
         sequence.behind = behind
 
     def pending_release(self) -> int:
-        """Blocks that come back when what is stopping has been released."""
-        return sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
+        released = sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        leaving = {
+            block
+            for transfer in self.transfers.values()
+            if transfer.kind == "offload"
+            for block in transfer.blocks
+            if self.pool.is_leaving(block)
+        }
+        return released + len(leaving)
 
     def exclusive_blocks(self, sequence: Sequence) -> int:
         """Blocks that only this sequence holds."""
@@ -253,7 +267,7 @@ class Worker:
     def leaked_blocks(self) -> int:
         """Blocks whose counts differ from all tables and transfers."""
         return self.pool.leaked(
-            (sequence.blocks for sequence in self.sequences.values()),
+            (*(sequence.blocks for sequence in self.sequences.values()), *self.kept.values()),
             (transfer.blocks for transfer in self.transfers.values()),
         )
 
@@ -261,7 +275,7 @@ class Worker:
 class Gateway:
     """One gateway connection."""
 
-    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id")
+    __slots__ = ("cancel_results", "connection", "deliveries", "dirty", "gateway_id", "pause_results")
 
     def __init__(self, connection: int, gateway_id: str) -> None:
         self.connection = connection
@@ -269,6 +283,7 @@ class Gateway:
         self.deliveries: dict[str, Delivery] = {}
         self.dirty: dict[Delivery, None] = {}
         self.cancel_results: list[tuple[str, CancelAnswer]] = []
+        self.pause_results: list[tuple[str, str]] = []  # request id, what is done
 
 
 class CancelAnswer:

@@ -29,7 +29,13 @@ class _Lengths:
 
     def observe(self, tokens: int) -> None:
         self.seen += 1
-        self.raise_quantile() if tokens > self.quantile else self._lower_quantile()
+        if self.seen == 1:  # better than any default
+            self.quantile = self.mean = float(tokens)
+            return
+        if tokens > self.quantile:
+            self.raise_quantile()
+        else:
+            self._lower_quantile()
         self.mean += max(_MEMORY, 1 / self.seen) * (tokens - self.mean)
 
     def raise_quantile(self) -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TECHNIQUES = ("prefix_cache", "tier_load", "offload", "preemption", "chunking", "compression")
+TECHNIQUES = (
+    "prefix_cache",
+    "tier_load",
+    "offload",
+    "preemption",
+    "swap",
+    "handoff",
+    "pause",
+    "chunking",
+    "compression",
+)
 
 
 @dataclass(slots=True)

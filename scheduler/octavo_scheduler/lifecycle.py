@@ -12,12 +12,14 @@ from octavo_scheduler.events import (
     ChoiceStopped,
     GatewayJoined,
     GatewayLost,
+    Paused,
     Submitted,
 )
 from octavo_scheduler.facts import note_end, note_rejected, note_wait
 from octavo_scheduler.fleet import CancelAnswer, Gateway
 from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.limits.door import Terms, knock
+from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
@@ -85,6 +87,8 @@ def submit(cell: Cell, event: Submitted) -> None:
             finish_choice(cell, choice, "length")
     if all(choice.phase is Phase.DONE for choice in request.choices):
         _finish_if_done(cell, request)
+    if event.resumes:
+        pauses.resume(cell, request, event.resumes)
     if request.live:
         cell.queue.push(request)
         hopeless.watch(cell, request)
@@ -107,8 +111,8 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
 
 
 def _privileged(cell: Cell, event: Submitted) -> bool:
-    """A resubmit while the cell recovers: it was taken on before."""
-    return event.attempt > 1 and cell.in_grace
+    """A resubmit while the cell recovers, or of a stream that has begun: it was taken on before."""
+    return event.attempt > 1 and (cell.in_grace or any(choice.emitted for choice in event.choices))
 
 
 def _invalid(cell: Cell, event: Submitted) -> str:
@@ -174,6 +178,8 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         claimed_gpu_us=terms.gpu_us,
         forecast=terms.forecast,
     )
+    if event.pause_tool or event.pause_expected_us:
+        request.pause = (event.pause_tool, event.pause_expected_us)
     for index, start in enumerate(event.choices):
         choice = Choice(request, index, start.seed, start.emitted[:])
         if event.logprobs >= 0:
@@ -286,6 +292,14 @@ def cancel_request(cell: Cell, request: Request, reason: str, waiter: tuple[int,
         decide(cell, request, Outcome("cancelled", reason, f"cancelled: {reason}"))
 
 
+def pause(cell: Cell, event: Paused) -> None:
+    """A client pauses after a turn; answered at once with what is done about it."""
+    gateway = cell.fleet.gateways.get(event.gateway)
+    if gateway is not None:
+        gateway.pause_results.append((event.request_id, pauses.announce(cell, event)))
+        cell.effects.dirty_gateways.add(event.gateway)
+
+
 def expire(cell: Cell, request: Request, outcome: Outcome | None = None) -> None:
     """The deadline has passed, or cannot be met any more. What it still holds is waited for as after a cancel, so that
     the trace shows it."""
@@ -358,6 +372,8 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
     request.outcome = outcome
     request.ended_us = cell.now_us
     note_wait(cell, request, outcome)
+    handoff.end(cell, request, handoff.cause_of(outcome))
+    pauses.forget(cell, request)
     cell.queue.remove(request)
     cell.admission_due = True
     reason = "deadline" if outcome.outcome == "deadline" else "cancel"

@@ -30,6 +30,7 @@ class Admit:
     traceparent: str
     wait_xfer: int = 0
     wait_base: int = 0
+    stop_after: int = 0  # output tokens in this residency; 0: none
     siblings: list[SiblingAdmit] = field(default_factory=list)
 
 
@@ -105,7 +106,7 @@ Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy | Le
 class Fact:
     """Something that became true and may be a span: name, parent, [start_us, end_us] on the shell's clock, attributes."""
 
-    name: str  # queue, rejected, kv.load, attempt, preempted, cancel, request_end
+    name: str  # queue, rejected, kv.load, attempt, preempted, handoff, pause, cancel, request_end
     traceparent: str
     start_us: int
     end_us: int
@@ -123,3 +124,4 @@ class Effects:
     facts: list[Fact]
     limits_changed: bool
     next_wakeup_us: int
+    prefetch: list[tuple[str, list[bytes]]] = field(default_factory=list)  # (store id, keys of a chain)

@@ -63,6 +63,7 @@ class Update:
     times: Times | None = None
     cost: Cost | None = None
     cancel: CancelAnswer | None = None
+    pause: str | None = None  # keep, offload, drop, later; empty: unknown request
     attempt: int = 1
     max_tokens: int = 0
     degraded: str = ""
@@ -87,6 +88,8 @@ def collect(cell: Cell, gateway: Gateway, max_tokens: int = MAX_TOKENS_PER_MESSA
     for label, answer in gateway.cancel_results:
         updates.append(Update(label, cancel=answer))
     gateway.cancel_results = []
+    updates += [Update(label, pause=decision) for label, decision in gateway.pause_results]
+    gateway.pause_results = []
     return updates
 
 

@@ -13,6 +13,7 @@ from octavo_scheduler import lifecycle
 from octavo_scheduler.admission import Plan, blocks_for, fits, load_run, make_plan, next_group, usable_keys
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves.offer import offer, pays, possible, split_roles, waits_for_credit
 from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.routing import pressure_us, room_in_us, score_us
@@ -38,6 +39,22 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if not any(worker.free_slots for worker in accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
+    serving, sources = split_roles(accepting)
+    plan = _best_on(cell, request, serving, group, keys)
+    if not sources or request in cell.arriving or not possible(cell, group, keys):
+        return plan
+    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
+    if handed is None:
+        return None if waits_for_credit(cell, plan, sources, serving) else plan
+    return handed if pays(cell, plan, handed) else plan
+
+
+def _best_on(
+    cell: Cell, request: Request, accepting: list[Worker], group: list[Choice], keys: list[bytes]
+) -> Plan | None:
+    """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
+    if not any(worker.free_slots for worker in accepting):
+        return None
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)
     rated = _rated(cell, accepting, keys, group[0].length)

@@ -56,6 +56,10 @@ class Policy:
     max_offload_blocks: int = 16
     """Blocks per offload transfer."""
     max_offloads_in_flight: int = 2
+    pause: str = "auto"
+    """What becomes of the KV of a client that pauses: keep, offload, drop, or auto, by cost."""
+    swap: bool = True
+    """A preempted sequence's blocks may go to the kvstore instead of being computed again."""
     max_losses: int = 5
     """Worker losses without a new token after which a request fails."""
     join_prefill: bool = True

@@ -15,22 +15,26 @@ from typing import Literal, NamedTuple
 from octavo_scheduler.admission import Plan, growth_of, is_protected, margin_blocks
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
+from octavo_scheduler.moves.swap import swap_us
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.request import Request, Sequence
+from octavo_scheduler.tiers import Directory
 
 
 class BringBack(NamedTuple):
     """The cheapest way to continue a sequence after a preemption, and its predicted device time in microseconds."""
 
     us: float
-    how: Literal["recompute"]
+    how: Literal["recompute", "swap"]
 
 
-def cost_to_bring_back(worker: Worker, sequence: Sequence, policy: Policy) -> BringBack:
+def cost_to_bring_back(
+    worker: Worker, sequence: Sequence, policy: Policy, directory: Directory | None = None
+) -> BringBack:
     """What preempting `sequence` on its worker would cost later; changes nothing.
 
     Recompute: the prefill of all that is computed now, past the leading blocks that others hold and that therefore stay.
-    A queue wait is not counted: it is the same for every victim.
+    Swap (with `directory`, that of a kvstore which answers): those blocks to the kvstore and back (moves/swap.py). A queue wait is not counted: it is the same for every victim.
     """
     kept = 0
     for block in sequence.blocks:
@@ -38,10 +42,16 @@ def cost_to_bring_back(worker: Worker, sequence: Sequence, policy: Policy) -> Br
             break
         kept += 1
     tokens = max(1, sequence.computed_len - kept * worker.block_tokens)
-    return BringBack(worker.costs.predict_prefill_us(tokens, policy.budget_alone), "recompute")
+    again_us = worker.costs.predict_prefill_us(tokens, policy.budget_alone)
+    both_ways_us = swap_us(worker, sequence, kept, directory) if policy.swap and policy.prefix_cache else None
+    if both_ways_us is not None and both_ways_us < again_us:
+        return BringBack(both_ways_us, "swap")
+    return BringBack(again_us, "recompute")
 
 
-def choose_victims(worker: Worker, unmet: list[Sequence], policy: Policy) -> list[Sequence]:
+def choose_victims(
+    worker: Worker, unmet: list[Sequence], policy: Policy, directory: Directory | None = None
+) -> list[Sequence]:
     """The sequences to stop so that `unmet` (each needs one block now) can go on; empty when releases are enough."""
     shortage = len(unmet) + worker.pool.debt - worker.pool.free_blocks - worker.pending_release()
     if shortage <= 0:
@@ -50,7 +60,7 @@ def choose_victims(worker: Worker, unmet: list[Sequence], policy: Policy) -> lis
     protected = min(running, key=lambda item: (-item.choice.request.priority, item.rank), default=None)
     needy = set(unmet)
     victims: dict[Sequence, None] = {}
-    for candidate in cheapest_first(worker, running, policy):
+    for candidate in cheapest_first(worker, running, policy, directory):
         if shortage <= 0:
             break
         if candidate in victims:
@@ -67,11 +77,17 @@ def choose_victims(worker: Worker, unmet: list[Sequence], policy: Policy) -> lis
     return list(victims)
 
 
-def cheapest_first(worker: Worker, running: list[Sequence], policy: Policy) -> list[Sequence]:
+def cheapest_first(
+    worker: Worker, running: list[Sequence], policy: Policy, directory: Directory | None = None
+) -> list[Sequence]:
     """In the order in which they are given up."""
     return sorted(
         running,
-        key=lambda item: (item.choice.request.priority, cost_to_bring_back(worker, item, policy).us, -item.rank),
+        key=lambda item: (
+            item.choice.request.priority,
+            cost_to_bring_back(worker, item, policy, directory).us,
+            -item.rank,
+        ),
     )
 
 

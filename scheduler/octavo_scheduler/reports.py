@@ -9,6 +9,7 @@ from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
+from octavo_scheduler.moves import handoff
 from octavo_scheduler.orders import Label
 from octavo_scheduler.reach import note_missed
 from octavo_scheduler.request import NO_PARENT, Phase, Sequence
@@ -37,9 +38,12 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     for finish in report.finishes:
         finished = worker.sequences.get(finish.seq)
         if finished is not None:
-            finished.stopping = finished.stopping or "finished"
+            handed_over = finished.handoff is not None and finish.reason == "length" and not _at_its_end(finished)
+            finished.stopping = finished.stopping or ("handoff" if handed_over else "finished")
             worker.note_behind(finished)
             worker.hungry.pop(finished, None)
+            if handed_over:
+                continue
             worker_finished(cell, finished.choice, finish.reason, finish.stop_token, finish.message)
     for first in report.first_tokens:
         sequence = worker.sequences.get(first.seq)
@@ -68,6 +72,11 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         worker.healthy = cell.admission_due = True
     if report.live_seqs is not None:
         _compare_live(worker, report)
+
+
+def _at_its_end(sequence: Sequence) -> bool:
+    """The choice has all the tokens that it may have, not only those of this residency."""
+    return sequence.length >= sequence.choice.request.max_len
 
 
 def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int:
@@ -104,6 +113,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             sequence.length += count
             if sequence.first_token_us < 0:
                 sequence.first_token_us = now_us
+                if request.handoff is not None and sequence.handoff is None:
+                    handoff.arrived(cell, worker, sequence)
                 fresh.append(sequence)
             if choice.phase is running:
                 if count == 1:
@@ -130,6 +141,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             worker.note_behind(sequence)
         if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
+            if sequence.handoff is not None:
+                handoff.advance(cell, worker, sequence)
         if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
             hungry[sequence] = None
     for slot in report.starved:
@@ -175,6 +188,20 @@ def _index(cell: Cell, worker: Worker, key: bytes, block: int, parent: bytes | N
         labels.parents.append(parent or NO_PARENT)
 
 
+def _index_loaded(cell: Cell, worker: Worker, transfer: Transfer, ok: int, labels: Label) -> None:
+    """The content is whole whatever became of the sequence; the transfer still holds the blocks here."""
+    owner = transfer.owner
+    choice = transfer.sequence.choice if transfer.sequence is not None else None
+    if choice is None and owner is not None and owner.choices:
+        choice = owner.choices[0]
+    if choice is None or not cell.policy.prefix_cache:
+        return
+    parent = choice.key(transfer.base_blocks - 1, worker.block_tokens) if transfer.base_blocks else None
+    for block, key in zip(transfer.blocks[:ok], transfer.keys[:ok], strict=True):
+        _index(cell, worker, key, block, parent, labels)
+        parent = key
+
+
 def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone, labels: Label) -> None:
     """A transfer's hold ends; a load moves the sequence's start to what really came."""
     ok = min(done.ok_blocks, len(transfer.blocks))
@@ -184,24 +211,28 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     if directory is not None and not ok and cell.now_us - transfer.started_us >= cell.policy.load_limit_us:
         directory.stuck(cell.now_us)
     if transfer.kind == "offload":
-        worker.offloads_in_flight -= 1
+        worker.offloads_in_flight -= transfer.purpose == "write-behind"
         cell.counters["offloaded_blocks"] += ok
-        cell.ledger.book("offload", cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
+        technique = "offload" if transfer.purpose == "write-behind" else transfer.purpose
+        cell.ledger.book(technique, cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
         if directory is not None:
             directory.stored(transfer.keys[:ok])
+        handoff.exported(cell, transfer, ok, done.bytes)
     else:
-        _end_load(cell, worker, transfer, done, ok, labels)
+        _index_loaded(cell, worker, transfer, ok, labels)
+        if transfer.sequence is not None:
+            _end_load(cell, worker, transfer, transfer.sequence, done, ok)
+        handoff.preloaded(cell, transfer, ok)
         if directory is not None:
             note_missed(directory, cell.fleet.stores, transfer.sources, transfer.keys, ok, cell.now_us)
     for block in reversed(transfer.blocks):
         worker.pool.drop_transfer(block)
     cell.admission_due = True
+    if transfer.owner is not None:
+        end_hold(cell, transfer.owner)
 
 
-def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone, ok: int, labels: Label) -> None:
-    sequence = transfer.sequence
-    if sequence is None:
-        raise ValueError(f"load {transfer.xfer_id} has no sequence")
+def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence, done: TransferDone, ok: int) -> None:
     request = sequence.choice.request
     loaded_tokens = ok * worker.block_tokens
     elapsed_us = cell.now_us - transfer.started_us
@@ -225,17 +256,11 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
         bytes=done.bytes,
     )
     cell.ledger.book(
-        "tier_load",
+        "tier_load" if transfer.purpose == "admission" else transfer.purpose,
         saved_ms=loaded_tokens * worker.costs.prefill_token_us / 1000,
         cost_ms=elapsed_us / 1000,
         cost_bytes=done.bytes,
     )
-    parent = sequence.choice.key(transfer.base_blocks - 1, worker.block_tokens) if transfer.base_blocks else None
-    for block, key in zip(transfer.blocks[:ok], transfer.keys[:ok], strict=True):
-        # the content is whole whatever became of the sequence; the transfer still holds the block here
-        if cell.policy.prefix_cache:
-            _index(cell, worker, key, block, parent, labels)
-        parent = key
     if worker.sequences.get(sequence.seq) is sequence:
         cached = (transfer.base_blocks + ok) * worker.block_tokens
         sequence.wait_xfer = 0
@@ -253,7 +278,6 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone
                 by_tier[done.tier] = by_tier.get(done.tier, 0) + request.cached_tokens - before
     else:
         cell.counters["wasted_load_blocks"] += ok
-    end_hold(cell, request)
 
 
 def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) -> None:

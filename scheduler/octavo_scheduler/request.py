@@ -98,6 +98,8 @@ class Sequence:
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
+    swap: bool = False  # its full blocks go to the kvstore once it is released
+    handoff: Handoff | None = None  # it prefills for another worker
     promised_blocks: int = 0  # what its preemption was chosen to give back, at least
     outgrew: bool = False  # its output has passed the prediction, and the history knows
     forecast_start_us: float = 0.0  # predicted from the admission to the first token; 0: not predicted
@@ -153,6 +155,29 @@ class Choice:
         if start >= len(prompt):
             return self.output[start - len(prompt) : end - len(prompt)]
         return prompt[start:end] + self.output[: max(0, end - len(prompt))]
+
+
+@dataclass(slots=True, eq=False)
+class Handoff:
+    """A prefill on one worker for a decode on another, from the admission there to the first token here."""
+
+    source_epoch: int
+    source_id: str
+    target_epoch: int
+    target_id: str
+    started_us: int
+    total_blocks: int  # full blocks of what is prefilled
+    block_bytes: int
+    exported: int = 0  # leading full blocks that the kvstore has, or that are on their way
+    preloaded: int = 0  # leading full blocks that the target has, or that are on their way
+    exports: int = 0  # copies under way from the source
+    preloads: int = 0  # ... and to the target
+    moved_blocks: int = 0
+    early_blocks: int = 0  # of these: gone before the first token was there
+    computed_len: int = 0  # what the source had computed at its end
+    prefilled_us: int = -1  # the source's release
+    until_us: int = 0  # the decode waits for copies until then
+    credit_waits: int = 0
 
 
 @dataclass(slots=True)
@@ -222,6 +247,11 @@ class Request:
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
     registered: bool = False  # the registry still names it
+    pause: tuple[str, int] | None = None  # tool and expected microseconds (0: not said) of the pause after it
+    resumes: tuple[str, str] | None = None  # until its admission: the turn that it continues
+    handoff: Handoff | None = None
+    failed_handoffs: int = 0
+    swapped: bool = False  # some of it went to the kvstore when it was preempted
     # the door's terms (limits/door.py)
     pool: str = ""  # label of the workers that it may run on; empty: any
     degraded: str = ""  # what overload made of it, for the client
@@ -229,6 +259,11 @@ class Request:
     claimed_gpu_us: float = 0.0
     charged_tokens: int = -1  # of its tenant's budget; -1: nothing is open
     forecast: Forecast | None = None
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Tenant and request id."""
+        return self.tenant, self.request_id
 
     @property
     def live(self) -> bool:

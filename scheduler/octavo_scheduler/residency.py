@@ -9,11 +9,14 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
+from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves.exports import answering
+from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
-from octavo_scheduler.tiers import Transfer
+from octavo_scheduler.tiers import Purpose, Transfer
 
 
 def admit(cell: Cell, plan: Plan) -> None:
@@ -32,6 +35,10 @@ def admit(cell: Cell, plan: Plan) -> None:
         learn.start_forecast_us(cell, worker, leader_choice.length - cached_len) if not plan.load_keys else 0.0
     )
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+    if plan.target is not None:  # the first token's KV is never written there
+        worker.ungranted -= leader.ungranted(worker.block_tokens)
+        leader.max_positions = leader.length
+        worker.ungranted += leader.ungranted(worker.block_tokens)
     leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
@@ -65,12 +72,17 @@ def admit(cell: Cell, plan: Plan) -> None:
             traceparent=request.traceparent,
             wait_xfer=wait_xfer,
             wait_base=cached_len,
+            stop_after=1 if plan.target is not None else 0,
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
         )
     )
     for sequence in (leader, *siblings):
         sequence.order_number = number
     _book_admission(cell, plan, request, cached_len)
+    if plan.target is not None:
+        handoff.begin(cell, worker, plan.target, leader)
+    else:
+        worker.promised.pop(request, None)
 
 
 def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:
@@ -111,7 +123,11 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
 def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker, base = plan.worker, len(plan.matched)
     blocks = leader.blocks[base : base + len(plan.load_keys)]
-    transfer = Transfer(cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base, plan.sources)
+    request = leader.choice.request
+    purpose: Purpose = "handoff" if request.handoff is not None else "swap" if request.swapped else "admission"
+    transfer = Transfer(
+        cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base, plan.sources, purpose=purpose
+    )
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
@@ -144,6 +160,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
     if request.first_token_us < 0:
         request.seated_us = cell.now_us
     if first:
+        if request.resumes is not None:
+            pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
         request.admitted_us = cell.now_us
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
@@ -165,9 +183,9 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             load_blocks=len(plan.load_keys),
             waiting=len(cell.queue),
         )
-    else:
+    elif request.handoff is None:
         reason = "worker-lost" if request.losses else "preempted"
-        lost_tokens = plan.choices[0].length - cached_len
+        lost_tokens = plan.uncached_tokens()
         cell.counters["recomputed_tokens"] += lost_tokens
         cell.fact(
             "preempted",
@@ -182,6 +200,8 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
         )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
+    else:
+        return  # its blocks moved for a handoff, which books them
     cell.counters["prefix_hit_tokens"] += cached_len
     cell.counters["prefix_spreads"] += plan.spreads
     plan.worker.note_reuse(cached_len / plan.choices[0].length)
@@ -210,7 +230,11 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
 def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
     """One preemption round, unless one is still in flight."""
     if not worker.preempting and (unmet or worker.pool.debt):
-        victims = choose_victims(worker, unmet, cell.policy)
+        shortage = len(unmet) + worker.pool.debt - worker.pool.free_blocks - worker.pending_release()
+        if worker.kept and shortage > 0:
+            pauses.give_way(cell, worker, shortage)
+            return  # what that frees is granted at the next report, or with the end of a copy
+        victims = choose_victims(worker, unmet, cell.policy, answering(cell, worker))
         if not victims:
             # nobody may be stopped and nothing is on its way back: the last that can go is what only a pin keeps
             need = len(unmet) + worker.pool.debt - worker.pending_release()
@@ -231,8 +255,12 @@ def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
 
 def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
     """Stops the victims. Each promises the blocks that it alone holds, and is held to it at its release."""
+    directory = answering(cell, worker)
     for victim in victims:
         worker.preempting.add(victim.seq)
+        if cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
+            victim.swap = victim.choice.request.swapped = True
+            cell.counters["swaps"] += 1
         cell.counters["preemptions"] += 1
         cell.counters["bring_back_predicted_us"] += cost_to_bring_back(worker, victim, cell.policy).us
         victim.promised_blocks = worker.exclusive_blocks(victim)
@@ -253,7 +281,11 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
     request = sequence.choice.request
     pool, index = worker.pool, worker.index
-    offload = cell.fleet.directory_of(worker)
+    if sequence.swap and request.live:
+        swap_out(cell, worker, sequence)
+    elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
+        handoff.prefilled(cell, worker, sequence)
+    offload = cell.fleet.directory_of(worker) if not sequence.swap else None
     for at, block in enumerate(sequence.blocks if offload is not None else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
@@ -262,8 +294,10 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     index.rest(sequence.blocks, cell.now_us)
     freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
-    cell.counters["promised_blocks"] += sequence.promised_blocks
-    cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - freed)
+    if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
+        left = sum(not pool.sequences_of(block) for block in sequence.blocks)
+        cell.counters["promised_blocks"] += sequence.promised_blocks
+        cell.counters["unkept_blocks"] += max(0, sequence.promised_blocks - left)
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
@@ -274,7 +308,11 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
+    if request.handoff is not None and request not in cell.arriving:
+        handoff.end(cell, request, "preempted")
     _unseat(cell, worker, sequence, "preempted")
+    if request.pause is not None:
+        pauses.begin(cell, request)
 
 
 def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
@@ -312,17 +350,18 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
             request.waiting_since_us = cell.now_us
         cell.queue.push(request)
         hopeless.watch(cell, request)
-        cell.fact(
-            "attempt",
-            request,
-            sequence.admitted_us,
-            cell.now_us,
-            reason=why,
-            worker_id=worker.worker_id,
-            seq=sequence.seq,
-            attempt=request.attempts,
-            tokens=len(choice.output),
-        )
+        if request.handoff is None:
+            cell.fact(
+                "attempt",
+                request,
+                sequence.admitted_us,
+                cell.now_us,
+                reason=why,
+                worker_id=worker.worker_id,
+                seq=sequence.seq,
+                attempt=request.attempts,
+                tokens=len(choice.output),
+            )
     cell.admission_due = True
     end_hold(cell, request)
 
@@ -374,13 +413,15 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():
-        if transfer.sequence is not None:
-            end_hold(cell, transfer.sequence.choice.request)
+        handoff.lost(transfer)
+        if transfer.owner is not None:
+            end_hold(cell, transfer.owner)
     for sequence in list(worker.sequences.values()):
         request = sequence.choice.request
         if sequence.choice.phase is Phase.RUNNING:
             touched[request] = None
         request.blocks_freed += len(sequence.blocks)
+        handoff.end(cell, request, "prefill-lost" if sequence.handoff is not None else "decode-lost")
         _unseat(cell, worker, sequence, "worker-lost")
     exhausted = []
     for request in touched:
@@ -388,6 +429,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
         request.losses += 1
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
+    handoff.retarget(cell, worker)
+    pauses.worker_lost(cell, worker)
     worker.sequences.clear()
     worker.transfers.clear()
     worker.computing.clear()

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from octavo.errors import InvalidRequest
+from octavo.packing import pack_keys
 from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc as pb_grpc
@@ -258,6 +259,9 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             if connection.peers_due:
                 connection.peers_due = False
                 await self._write(context, pb.AttachStoreResponse(peers=self._peers_of(connection)), guard)
+            while connection.prefetch:
+                hint = pb.PrefetchHint(keys=pack_keys(connection.prefetch.popleft()))
+                await self._write(context, pb.AttachStoreResponse(prefetch=hint), guard)
 
     def _peers_of(self, connection: StoreConnection) -> pb.StorePeers:
         others = (other for other in self._driver.stores.values() if other is not connection and other.peer_address)

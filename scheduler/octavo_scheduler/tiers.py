@@ -12,7 +12,11 @@ from typing import Literal
 
 from octavo_scheduler.orders import LoadSource
 from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.request import Handoff, Request
 from octavo_scheduler.request import Sequence as RunningSequence
+
+Purpose = Literal["write-behind", "admission", "swap", "handoff", "pause"]
+"""Why a copy was ordered."""
 
 STUCK_PAUSE_US = 5 * SECOND_US
 """Else a stopped kvstore would cost every request with a known prefix the whole load limit."""
@@ -113,3 +117,11 @@ class Transfer:
     base_blocks: int = 0  # load: full blocks that were cached before it
     sources: list[LoadSource] = field(default_factory=list)
     order_number: int = 0  # of its order among the worker's
+    purpose: Purpose = "write-behind"
+    request: Request | None = None  # it holds on until this ends
+    handoff: Handoff | None = None
+
+    @property
+    def owner(self) -> Request | None:
+        """Whose hold this is; write-behind belongs to nobody."""
+        return self.sequence.choice.request if self.sequence is not None else self.request

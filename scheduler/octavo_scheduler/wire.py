@@ -206,6 +206,7 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         resident=list(zip(blocks, keys, strict=True)),
         resident_parents=parents,
         calibration=calibration,
+        role=message.role or "both",
         labels=list(message.labels),
     )
 
@@ -331,6 +332,7 @@ def _write_admit(order: orders.Admit) -> wpb.Admit:
         deadline_us=order.deadline_us,
         wait_xfer=order.wait_xfer,
         wait_base=order.wait_base,
+        stop_after=order.stop_after,
         rank=order.rank,
         max_len=order.max_len,
         traceparent=order.traceparent,

@@ -181,3 +181,12 @@ def test_inventories_travel_in_parts() -> None:
     assert [key for part in parts for key in unpack_keys(part.inventory.keys)] == keys
     (empty,) = inventory_parts(3, [])
     assert empty.inventory.last and not empty.inventory.keys
+
+
+async def test_a_prefetch_hint_is_passed_on(running: Any) -> None:
+    _, fake, announcer, _ = running
+    hints: list[Any] = []
+    announcer._on_hint = hints.append
+    await until(lambda: fake.inventories == 1)
+    fake.orders.put_nowait(pb.AttachStoreResponse(prefetch=pb.PrefetchHint(keys=key_of(1) + key_of(2))))
+    await until(lambda: hints == [[key_of(1), key_of(2)]])

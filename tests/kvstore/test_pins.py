@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from octavo_kvstore import pins
 from octavo_kvstore.pins import DEFAULT_LIMIT_S, MAX_LIMIT_S, PinTable
 from octavo_kvstore.testing import key_of
@@ -50,3 +52,24 @@ def test_leases_are_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def
     assert table.acquire([A], 0.0, 1.0) and table.acquire([A], 0.0, 1.0)
     assert table.acquire([A], 0.5, 1.0) == 0
     assert table.acquire([A], 1.0, 1.0) > 0, "the old ones are over by then"
+
+
+def test_lasting_pins_survive_a_restart_and_leases_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "pins.bin"
+    pins = PinTable(file)
+    pins.set_lasting([key_of(1), key_of(2)], pinned=True)
+    pins.acquire([key_of(3)], 0.0, 60.0)
+    pins.set_lasting([key_of(2)], pinned=False)
+    again = PinTable(file)
+    assert [again.is_pinned(key_of(number)) for number in (1, 2, 3)] == [True, False, False]
+    assert again.lasting == 1
+    file.write_bytes(b"short")
+    assert PinTable(file).lasting == 0
+
+
+def test_the_lease_of_an_owner_has_no_time() -> None:
+    pins = PinTable()
+    owned, other = pins.acquire([key_of(1)], 0.0, 1.0, owner=7), pins.acquire([key_of(2)], 0.0, 1.0)
+    pins.expire(1e9)
+    assert pins.is_pinned(key_of(1)) and not pins.is_pinned(key_of(2))
+    assert pins.release_owner(7) == [owned] and not pins.is_pinned(key_of(1)) and other != owned

@@ -220,3 +220,52 @@ async def test_a_client_that_breaks_its_streams_harms_nobody(live: Live) -> None
     await put.write(put_request(make_block(50)))
     put.cancel()
     assert len(await live.get(range(24))) == 24
+
+
+async def test_meta_data_travels_as_durations(live: Live) -> None:
+    block = make_block(1)
+    meta = pb.BlockMeta(namespace=b"n" * 16, ttl_us=60_000_000, priority=-2, recompute_us=77)
+    request = put_request(block)
+    request.meta.CopyFrom(meta)
+    assert (await live.stub.Put(iter([request]))).stored == 1
+    (item,) = await live.get([1])
+    assert (item.meta.namespace, item.meta.priority, item.meta.recompute_us) == (b"n" * 16, -2, 77)
+    assert 50_000_000 < item.meta.ttl_us <= 61_000_000
+    request.meta.namespace = b"short"
+    with pytest.raises(grpc.aio.AioRpcError, match="namespace: 5 bytes"):
+        await live.stub.Put(iter([request]))
+
+
+async def test_a_namespace_is_deleted_alone_and_lasting_pins_are_counted(live: Live) -> None:
+    for number, tag in ((1, b"a" * 16), (2, b"b" * 16)):
+        request = put_request(make_block(number))
+        request.meta.namespace = tag
+        await live.stub.Put(iter([request]))
+    assert (await live.stub.SetPinned(pb.SetPinnedRequest(keys=key_of(1) + key_of(9), pinned=True))).held == 1
+    assert (await live.stub.GetStats(pb.GetStatsRequest())).counters["pinned_keys"] == 2
+    assert (await live.stub.Delete(pb.DeleteRequest(namespace=b"a" * 16))).deleted == 1
+    assert await live.get([1]) == [] and len(await live.get([2])) == 1
+    await live.stub.SetPinned(pb.SetPinnedRequest(keys=key_of(1) + key_of(9)))
+    assert (await live.stub.GetStats(pb.GetStatsRequest())).counters["pinned_keys"] == 0
+
+
+async def test_watch_blocks_over_the_wire(live: Live) -> None:
+    call = live.stub.WatchBlocks(pb.WatchBlocksRequest())
+    first = await call.read()
+    assert first.restart and first.whole and not first.changes
+    await live.put([make_block(1, parent=0)])
+    seen = [change for change in (await call.read()).changes if change.tier == "dram"]
+    assert [(change.key, change.parent, change.host) for change in seen] == [(key_of(1), key_of(0), "store-1")]
+    call.cancel()
+
+
+async def test_without_an_arena_its_calls_say_so(live: Live) -> None:
+    assert not (await live.stub.AttachArena(pb.AttachArenaRequest(block_bytes=100, lock_name="x"))).path
+    for call in (
+        live.stub.Reserve(pb.ReserveRequest(arena_client=1, keys=key_of(1), layout=LAYOUT)),
+        live.stub.Commit(pb.CommitRequest(arena_client=1, layout=LAYOUT)),
+        live.stub.Pin(pb.PinRequest(arena_client=1, keys=key_of(1), layout=LAYOUT)),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION and "attach again" in caught.value.details()

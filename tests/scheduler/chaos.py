@@ -76,6 +76,7 @@ class ChaosSequence:
     ending: bool = False
     release_in: int = 0
     first_token_sent: bool = False
+    ends_at: int = 0  # stop_after: this many tokens in all; 0: none
     chain: list[int] = field(default_factory=list)
 
 
@@ -147,7 +148,9 @@ class ChaosWorker:
         max_merge: int = 1,
         calm: bool = False,
         max_model_len: int = 4096,
+        role: str = "both",
     ) -> None:
+        self.role = role
         self.rng, self.worker_id, self.store = rng, worker_id, store
         self.num_blocks, self.block_tokens, self.max_seqs = num_blocks, block_tokens, max_seqs
         self.max_merge, self.calm, self.max_model_len = max_merge, calm, max_model_len
@@ -159,6 +162,10 @@ class ChaosWorker:
         self.max_batch = 0
         self.draining = False
         self.freeze_transfers = False
+        self.calm_steps = 1  # iterations that a transfer takes when the worker is calm
+        self.fail_every = 0  # of the steps, one of so many finds no memory; 0: none
+        self.allocations = 0
+        self.pool_labels: list[str] = []
         self.boot_id = f"boot-{rng.random()}"
         self._reset()
 
@@ -224,6 +231,8 @@ class ChaosWorker:
             resident=resident,
             resident_parents=parents,
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
+            role=self.role,
+            labels=self.pool_labels,
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -257,6 +266,11 @@ class ChaosWorker:
                 assert isinstance(order, Update)
         self.inbox = []
 
+    def back(self, num_blocks: int) -> None:
+        """From now on only so many blocks, the null block included, can be in use at once."""
+        self.report.backed_blocks = num_blocks
+        self.must_send = True
+
     def drain(self) -> None:
         """SIGTERM: the next report says so."""
         self.draining = self.must_send = True
@@ -286,6 +300,7 @@ class ChaosWorker:
                 stop_ids,
                 order.max_len,
             )
+            made.ends_at = len(tokens) + order.stop_after if order.stop_after else 0
             extend_chain(made.chain, made.tokens)
             self.sequences[seq] = self.slots[slot] = made
             return made
@@ -329,7 +344,7 @@ class ChaosWorker:
         ok = len(order.keys)
         if not self.calm and self.rng.random() < 0.3:
             ok = self.rng.randint(0, ok)
-        left = 1 if self.calm else self.rng.randint(1, 5)
+        left = self.calm_steps if self.calm else self.rng.randint(1, 5)
         transfer = ChaosTransfer(order.xfer_id, kind, list(order.block_ids), list(order.keys), left, ok)
         if isinstance(order, Load):
             transfer.sources = order.sources
@@ -413,6 +428,12 @@ class ChaosWorker:
         if step.starved:
             self.report.starved = step.starved
             self.must_send = True
+        if step.chunks and self.fail_every:
+            self.allocations += 1
+            if self.allocations % self.fail_every == 0:  # the step does not run, and nothing of it is lost
+                self.report.failed_allocations += 1
+                self.must_send = True
+                return
         self.launched = step.chunks
         self.pending_step = step
 
@@ -463,7 +484,9 @@ class ChaosWorker:
             sequence.first_token_sent = True
             self.report.first_tokens.append(FirstToken(sequence.seq, 10, 20, 1))
             self.must_send = True
-        reason = "stop" if token in sequence.stop_ids else "length" if len(sequence.tokens) >= sequence.max_len else ""
+        length = len(sequence.tokens)
+        ended = length >= sequence.max_len or length == sequence.ends_at
+        reason = "stop" if token in sequence.stop_ids else "length" if ended else ""
         if reason and not sequence.ending:
             stop_token = token if reason == "stop" else 0
             self.report.finishes.append(Finish(sequence.slot, sequence.seq, reason, stop_token))

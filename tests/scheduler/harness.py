@@ -17,6 +17,7 @@ from octavo_scheduler.events import (
     Event,
     GatewayJoined,
     GatewayLost,
+    Paused,
     StoreChanged,
     StoreInventory,
     StoreJoined,
@@ -59,7 +60,12 @@ class Client:
     accepted: int = 0
     cancels: int = 0
     cancel_answers: list[tuple[bool, str, int]] = field(default_factory=list)
+    pause_answers: list[str] = field(default_factory=list)
     gone: bool = False  # its gateway died and nobody resubmitted
+    agreed_tokens: int = 0  # max_tokens as the scheduler took it on; 0: not known yet
+    degraded: str = ""
+    retry_after_us: int = 0
+    message: str = ""
     times: object = None
 
     def __post_init__(self) -> None:
@@ -68,7 +74,7 @@ class Client:
     def check(self) -> None:
         """What was delivered is what the token function says, as far as the outcome promises."""
         for index, seed in enumerate(self.seeds):
-            want, reason = expected_output(seed, len(self.prompt), self.max_tokens, self.stop_ids)
+            want, reason = expected_output(seed, len(self.prompt), self.agreed_tokens or self.max_tokens, self.stop_ids)
             got = self.got[index]
             assert got == want[: len(got)], f"{self.request_id}[{index}] got wrong tokens"
             if index in self.ended:
@@ -229,12 +235,20 @@ class Simulation:
         seeds = list(options.pop("seeds", [self._next_id * 1000 + i for i in range(int(options.pop("n", 1)))]))  # type: ignore[call-overload]
         stop_ids = list(options.pop("stop_ids", []))  # type: ignore[call-overload]
         cache_off = bool(options.pop("cache_off", False))
+        tool, expected_us = options.pop("pause", ("", 0))  # type: ignore[misc]
+        resumes = str(options.pop("resumes", ""))
         client = Client(request_id, gateway, prompt, max_tokens, seeds, stop_ids, **options)  # type: ignore[arg-type]
         self.clients.append(client)
         self.gateways[gateway][request_id] = client
-        self.feed(self._submitted(client, cache_off))
+        event = self._submitted(client, cache_off)
+        event.pause_tool, event.pause_expected_us, event.resumes = tool, expected_us, resumes
+        self.feed(event)
         self.deliver(gateway)
         return client
+
+    def pause(self, client: Client, tool: str = "t", expected_us: int = 0) -> None:
+        """The client says, after the fact, that it pauses."""
+        self.feed(Paused(self.now_us, client.gateway, client.request_id, tool, expected_us))
 
     def resubmit(self, client: Client, gateway: int) -> None:
         client.attempt += 1
@@ -256,7 +270,7 @@ class Simulation:
             client.gateway,
             client.request_id,
             tokens_of(client.prompt),
-            client.max_tokens,
+            client.agreed_tokens or client.max_tokens,
             starts,
             attempt=client.attempt,
             prompt_keys=[] if cache_off else extend_keys(b"n" * 32, client.prompt, block_tokens),
@@ -289,12 +303,17 @@ class Simulation:
         while updates := self.core.collect(gateway):
             for update in updates:
                 client = clients[update.request_id]
+                if update.pause is not None:
+                    client.pause_answers.append(update.pause)
+                    continue
                 if update.cancel is not None:
                     answer = update.cancel
                     client.cancel_answers.append((answer.found, answer.outcome, answer.blocks_freed))
                     continue
                 assert not client.outcome, f"{client.request_id}: something came after its terminal event"
                 client.accepted += update.accepted
+                if update.accepted:
+                    client.agreed_tokens, client.degraded = update.max_tokens, update.degraded
                 for part in update.tokens:
                     assert part.start == len(client.got[part.index]), "a token was lost or repeated"
                     client.got[part.index].extend(part.tokens)
@@ -304,6 +323,7 @@ class Simulation:
                 if update.finished is not None:
                     assert update.finished.outcome in TERMINAL_REASONS
                     client.outcome, client.reason = update.finished.outcome, update.finished.reason
+                    client.retry_after_us, client.message = update.finished.retry_after_us, update.finished.message
                     client.cached_tokens, client.times = update.cached_tokens, update.times
                 client.check()
 
@@ -342,7 +362,8 @@ class Simulation:
                 self.run_link(link)
             for gateway in self.gateways:
                 self.deliver(gateway)
-            busy = any(worker.sequences or worker.transfers for worker in self.core.cell.fleet.workers.values())
+            fleet = self.core.cell.fleet
+            busy = any(worker.sequences or worker.transfers or worker.kept for worker in fleet.workers.values())
             waiting = [c for c in self.clients if not c.gone and (not c.outcome or len(c.cancel_answers) < c.cancels)]
             if not busy and not waiting and not len(self.core.cell.queue):
                 return
@@ -355,6 +376,7 @@ class Simulation:
             assert worker.check_integrity() == []
             assert worker.pool.free_blocks == worker.pool.usable_blocks
             assert not worker.sequences and not worker.transfers and not worker.computing and not worker.hungry
+            assert not worker.kept and not worker.promised
             assert sorted(worker.free_slots) == list(range(worker.max_seqs))
         for client in self.clients:
             client.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from octavo_scheduler.admission import MAX_PREEMPTIONS
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.request import Phase, Request
@@ -20,14 +21,19 @@ def check_cell(cell: Cell) -> None:
             priorities[request.priority] += 1
             holds[request] += 1
         for transfer in worker.transfers.values():
-            if transfer.sequence is not None:
-                holds[transfer.sequence.choice.request] += 1
+            if transfer.owner is not None:
+                holds[transfer.owner] += 1
     assert cell.running_priorities == priorities
     for request, count in holds.items():
         assert request.holds == count, f"{request.request_id} counts {request.holds} holds, has {count}"
     check_queue(cell)
-    for request in cell.registry.live():
+    check_moves(cell)
+    live = cell.registry.live()
+    for request in live:
         check_request(cell, request)
+    counts = Counter(request.tenant for request in live)
+    assert all(cell.tenants.accounts[tenant].live >= count for tenant, count in counts.items())
+    assert cell.counters["unkept_blocks"] == 0, "a preemption freed less than it promised"
 
 
 def check_worker(worker: Worker) -> None:
@@ -48,18 +54,31 @@ def check_worker(worker: Worker) -> None:
 
 def check_queue(cell: Cell) -> None:
     """Who waits is live and wants a residency; the sums fit."""
-    tokens = 0
+    tokens = kv_tokens = 0
     for request in cell.queue:
         tokens += len(request.prompt)
+        kv_tokens += request.claimed_kv_tokens
         assert request.queued and request.live and request.waiting_choices(), f"{request.request_id} waits for nothing"
-    assert cell.queue.prompt_tokens == tokens
+    load = cell.queue.load.total
+    assert (load.requests, load.prompt_tokens, load.kv_tokens) == (len(cell.queue), tokens, kv_tokens)
     assert len(cell.queue) == 0 or cell.queue.peek(cell.now_us) is not None, "those that wait are out of sight"
+
+
+def check_moves(cell: Cell) -> None:
+    """Room is promised to handoffs that live, kept blocks belong to pauses that are open, arrivals wait in the queue."""
+    for worker in cell.fleet.workers.values():
+        assert all(request.live and request.handoff is not None for request in worker.promised), "an orphan promise"
+        kept = [pause for pause in cell.pauses.values() if pause.worker is worker and pause.kept]
+        assert set(worker.kept) == set(kept), "blocks are kept for nobody"
+    for request in cell.arriving:
+        assert request.live and request.handoff is not None and request.queued
 
 
 def check_request(cell: Cell, request: Request) -> None:
     """A choice runs on a worker that knows it, waits in the queue, or is done."""
     for choice in request.choices:
         sequence = choice.sequence
+        assert choice.preemptions <= MAX_PREEMPTIONS, f"{request.request_id} was preempted {choice.preemptions} times"
         if choice.phase is Phase.RUNNING:
             assert sequence is not None, f"{request.request_id} runs nowhere"
         if choice.phase is Phase.WAITING:

@@ -26,8 +26,9 @@ class CellMachine(RuleBasedStateMachine):
         merge=st.sampled_from((1, 3)),
         order=st.sampled_from(("slo-fair", "fcfs", "priority", "sjf", "slo", "fair")),
         batching=st.sampled_from(("continuous", "static", "dynamic")),
+        roles=st.sampled_from((("both", "both"), ("prefill", "decode"), ("prefill", "both"))),
     )
-    def start(self, seed: int, delay_us: int, merge: int, order: str, batching: str) -> None:
+    def start(self, seed: int, delay_us: int, merge: int, order: str, batching: str, roles: tuple[str, str]) -> None:
         rng = Random(seed)
         policy = Policy(
             order=order,
@@ -46,7 +47,14 @@ class CellMachine(RuleBasedStateMachine):
         self.store = ChaosStore(rng)
         for number in range(2):
             worker = ChaosWorker(
-                rng, f"w{number}", NUM_BLOCKS, BLOCK_TOKENS, max_seqs=3, store=self.store, max_merge=merge
+                rng,
+                f"w{number}",
+                NUM_BLOCKS,
+                BLOCK_TOKENS,
+                max_seqs=3,
+                store=self.store,
+                max_merge=merge,
+                role=roles[number],
             )
             self.simulation.add_worker(worker)
         for _ in range(2):
@@ -98,6 +106,17 @@ class CellMachine(RuleBasedStateMachine):
     @rule(gateway=st.integers(0, 1))
     def deliver(self, gateway: int) -> None:
         self.simulation.deliver(self._gateway(gateway))
+
+    @rule(number=st.integers(0, 9), back=st.booleans(), expected_us=st.sampled_from((0, 5000)))
+    def pause(self, number: int, back: bool, expected_us: int) -> None:
+        ended = [client for client in self.simulation.clients if client.outcome == "finished" and not client.gone]
+        ended = [client for client in ended if client.gateway in self.simulation.gateways]
+        for client in ended[number : number + 1]:
+            prompt = client.prompt + client.got[0] + [3]
+            if not back:
+                self.simulation.pause(client, "tool", expected_us)
+            elif len(prompt) + 2 <= (NUM_BLOCKS - 1) * BLOCK_TOKENS:
+                self.simulation.submit(client.gateway, prompt, 2, resumes=client.request_id)
 
     @rule(worker=st.integers(0, 1), dead=st.booleans())
     def cut_worker(self, worker: int, dead: bool) -> None:

@@ -6,10 +6,16 @@ checked as it goes, and at the end everything must be free.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from random import Random
 
 import pytest
+from octavo_scheduler.core import Core
+from octavo_scheduler.event_log import EventLog, replay
+from octavo_scheduler.events import Event
+from octavo_scheduler.orders import Effects
+from octavo_scheduler.outbox import Update
 from octavo_scheduler.policy import Policy
 
 from tests.scheduler.chaos import ChaosStore, ChaosWorker
@@ -44,8 +50,17 @@ class Walk:
             default_output_tokens=rng.choice((1, 8, 30)),
             max_offload_blocks=3,
             max_losses=1_000,
+            tenant_limits=rng.choice(
+                (
+                    {},
+                    {"b": {"kv_share": 0.4, "concurrency": 3.0}},
+                    {"*": {"rate_tokens_per_s": 400.0, "burst_tokens": 300.0}},
+                )
+            ),
+            max_overcommit=rng.choice((1.0, 2.0, 4.0)),
             slo_classes={
                 "default": {"ttft_ms": 100.0, "itl_p99_ms": rng.choice((0.0, 8.0, 50.0))},
+                "less": {"ttft_ms": 30.0, "on_overload": "degrade", "degrade_pool": "spare", "degrade_max_tokens": 2.0},
                 "own": {"policy": rng.choice(ORDERS), "weight": 2.0} if rng.random() < 0.5 else {"itl_p99_ms": 5.0},
             },
         )
@@ -57,18 +72,23 @@ class Walk:
                 store.peers[other.store_id] = other
         block_tokens = rng.choice((2, 4))
         self.num_blocks = rng.choice((17, 30))
-        for number in range(rng.choice((1, 2)) if len(self.stores) == 1 else 2):
-            self.simulation.add_worker(
-                ChaosWorker(
-                    rng,
-                    f"w{number}",
-                    num_blocks=self.num_blocks,
-                    block_tokens=block_tokens,
-                    max_seqs=6,
-                    store=self.stores[number % len(self.stores)],
-                    max_merge=rng.choice((1, 4)),
-                )
+        roles = rng.choice((("both",), ("both", "both"), ("prefill", "decode"), ("prefill", "both", "decode")))
+        if len(self.stores) == 2 and len(roles) == 1:
+            roles = ("both", "both")
+        for number, role in enumerate(roles):
+            worker = ChaosWorker(
+                rng,
+                f"w{number}",
+                role=role,
+                num_blocks=self.num_blocks,
+                block_tokens=block_tokens,
+                max_seqs=6,
+                store=self.stores[number % len(self.stores)],
+                max_merge=rng.choice((1, 4)),
             )
+            worker.fail_every = rng.choice((0, 0, 50))
+            worker.pool_labels = ["spare"] if number else []
+            self.simulation.add_worker(worker)
         for _ in range(2):
             self.simulation.add_gateway()
         self.prefixes = [[rng.randrange(60) for _ in range(rng.choice((3, 8, 13)))] for _ in range(3)]
@@ -90,11 +110,27 @@ class Walk:
             priority=rng.choice((0, 0, 3)),
             deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
             cache_off=rng.random() < 0.1,
+            pause=rng.choice((("", 0), ("", 0), ("a", 5000), ("b", 100_000))),
             tenant=rng.choice("aab"),
-            slo_class=rng.choice(("", "", "own")),
+            slo_class=rng.choice(("", "", "own", "less")),
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
+
+    def pause(self) -> None:
+        """A turn is over and its client pauses; or one that paused comes back with a longer prompt."""
+        rng, simulation = self.rng, self.simulation
+        ended = [client for client in simulation.clients[-20:] if client.outcome == "finished" and not client.gone]
+        if not ended:
+            return
+        client = rng.choice(ended)
+        if client.gateway not in simulation.gateways:
+            return
+        prompt = client.prompt + client.got[0] + [rng.randrange(60)]
+        if rng.random() < 0.5 or len(prompt) + 3 > self.longest:
+            simulation.pause(client, rng.choice(("a", "b")), rng.choice((0, 1000, 20_000)))
+        else:
+            simulation.submit(self.gateway(), prompt, 3, resumes=client.request_id)
 
     def live(self) -> list[object]:
         return [client for client in self.simulation.clients if not client.gone and not client.outcome]
@@ -147,6 +183,11 @@ class Walk:
             if rng.random() < 0.05:
                 simulation.kill_store(store.store_id)
 
+    def cut_pool(self) -> None:
+        """A worker loses memory, or has it back."""
+        link = self.rng.choice(self.simulation.links)
+        link.worker.back(self.rng.choice((self.num_blocks, int(0.7 * self.num_blocks))))
+
     def jump(self) -> None:
         self.simulation.advance(self.rng.choice((50_000, 200_000)))
 
@@ -163,6 +204,8 @@ class Walk:
             (self.drain_worker, 0.4),
             (self.store_moves, 2),
             (self.jump, 0.3),
+            (self.pause, 2),
+            (self.cut_pool, 0.2),
         ]
         names, weights = [move for move, _ in moves], [weight for _, weight in moves]
         turn = 0
@@ -190,8 +233,8 @@ def test_walk(seed: int) -> None:
 def test_walks_reach_every_corner() -> None:
     """A walk that never preempts, loads or loses a worker would prove nothing."""
     total: dict[str, float] = {}
-    for seed in range(6):
-        for name, value in Walk(seed).run(2500).core.cell.counters.items():
+    for seed in range(6, 16):
+        for name, value in Walk(seed).run(1500).core.cell.counters.items():
             total[name] = total.get(name, 0) + value
     for name in (
         "preemptions",
@@ -207,10 +250,55 @@ def test_walks_reach_every_corner() -> None:
         "requests_rejected",
         "requests_deadline",
         "worker_losses",
+        "swaps",
+        "swapped_blocks",
+        "handoffs_done",
+        "handoffs_failed",
+        "handoff_early_blocks",
+        "handoff_preloaded_blocks",
+        "handoff_credit_waits",
+        "pauses_keep",
+        "pauses_offload",
+        "pauses_drop",
+        "pauses_demoted",
+        "pauses_resumed",
+        "pauses_without_return",
+        "pause_spared_tokens",
+        "failed_allocations",
+        "requests_degraded",
         "workers_drained",
         "handed_over",
     ):
         assert total[name] > 0, name
+
+
+class LoggedCore(Core):
+    """A core whose every input and order is written down, as the driver does it."""
+
+    def __init__(self, policy: Policy, now_us: int = 0) -> None:
+        super().__init__(policy, now_us)
+        self.out = io.StringIO()
+        self._log = EventLog(self.out, policy, now_us)
+
+    def handle(self, event: Event) -> Effects:
+        text = self._log.before(event)
+        effects = super().handle(event)
+        self._log.after(text, effects)
+        return effects
+
+    def collect(self, gateway: int) -> list[Update]:
+        self._log.collected(gateway)
+        return super().collect(gateway)
+
+
+@pytest.mark.parametrize("seed", range(len(ORDERS)))
+def test_a_walk_replays_to_the_same_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under every policy what the core does follows from what it was given, byte for byte."""
+    monkeypatch.setattr("tests.scheduler.harness.Core", LoggedCore)
+    core = Walk(seed).run(1200).core
+    assert isinstance(core, LoggedCore)
+    played = replay(core.out.getvalue().splitlines())
+    assert played.difference == "" and played.events >= 1200 and played.orders > 100
 
 
 @pytest.mark.soak

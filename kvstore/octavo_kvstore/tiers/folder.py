@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,8 @@ from octavo_kvstore.record import FORMAT_VERSION
 Past = Literal["empty", "clean", "killed", "crashed", "foreign"]
 """How the files were left: none there; closed in order; their process died; their machine died; not ours to read."""
 
+LOCK_FILE = "owner.lock"
+WRITING, IDLE = b"w", b"-"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DATA_FILES = ("data.mdb", "lock.mdb", "slab-*.bin")
 
@@ -44,7 +47,7 @@ class TierFolder:
         self._boot_id = machine_boot_id() if boot_id is None else boot_id
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = os.open(path / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise OctavoError(
                 f"cache.nvme_path {path}: {error.strerror}; give a folder that can be written", field="cache.nvme_path"
@@ -94,6 +97,23 @@ class TierFolder:
             for path in self.path.glob(pattern):
                 with contextlib.suppress(FileNotFoundError):
                     path.unlink()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Notes in a file, for whoever starts after a death, that a commit is under way."""
+        os.pwrite(self._lock_fd, WRITING, 0)
+        try:
+            yield
+        finally:
+            os.pwrite(self._lock_fd, IDLE, 0)
+
+    @staticmethod
+    def died_writing(path: Path) -> bool:
+        """Whether the folder's last owner ended inside a commit."""
+        try:
+            return (path / LOCK_FILE).read_bytes()[:1] == WRITING
+        except OSError:
+            return False
 
     def release(self) -> None:
         """Lets another process have the folder. Idempotent."""

@@ -115,6 +115,8 @@ class NvmeTier(IndexedTier[Place]):
 
     def _open(self) -> None:
         past = self._folder.past()
+        if past in ("killed", "crashed") and self._folder.died_writing(self._folder.path):
+            log.info("nvme tier: the last owner died inside a commit")
         reason = ""
         if past == "foreign":
             reason = "it was not written by this version and backend"
@@ -342,7 +344,8 @@ class NvmeTier(IndexedTier[Place]):
         blocks = list(enumerate(fresh.values(), self._use_number + 1))
         try:
             self._check_file()
-            places = self._write_records(drops, blocks)
+            with self._folder.writing():
+                places = self._write_records(drops, blocks)
         except (lmdb.Error, OSError) as error:
             self.write_errors += 1
             log.warning("nvme tier: a commit failed: %s", error)

@@ -48,7 +48,7 @@ class WorkerWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
-    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size", "labels", "resident_parents")
+    __slots__ = ("root_key", "block_tokens", "num_blocks", "max_num_seqs", "max_model_len", "block_bytes", "store_id", "resident_blocks", "resident_keys", "step_group", "model", "pid", "capabilities", "calibration", "vocab_size", "role", "labels", "resident_parents")
     ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class WorkerHello(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_PARENTS_FIELD_NUMBER: _ClassVar[int]
     root_key: bytes
@@ -81,9 +82,10 @@ class WorkerHello(_message.Message):
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     calibration: Calibration
     vocab_size: int
+    role: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     resident_parents: bytes
-    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., resident_parents: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_bytes: _Optional[int] = ..., store_id: _Optional[str] = ..., resident_blocks: _Optional[bytes] = ..., resident_keys: _Optional[bytes] = ..., step_group: _Optional[_Union[StepGroup, _Mapping]] = ..., model: _Optional[str] = ..., pid: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., vocab_size: _Optional[int] = ..., role: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., resident_parents: _Optional[bytes] = ...) -> None: ...
 
 class StepGroup(_message.Message):
     __slots__ = ("id", "rank", "size")

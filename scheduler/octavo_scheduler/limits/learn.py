@@ -43,6 +43,14 @@ def from_first_token(cell: Cell, sequence: Sequence) -> None:
         cell.errors["ttft"].observe(seen.ttft_us, request.first_token_us - request.submitted_us)
 
 
+def from_growth(cell: Cell, sequence: Sequence) -> None:
+    """A table is about to grow: once its output has passed the prediction, the prediction was too low."""
+    request = sequence.choice.request
+    if len(sequence.choice.output) > request.predicted_tokens > 0:
+        sequence.outgrew = True
+        cell.history.outgrown(request.tenant, len(request.prompt))
+
+
 def from_end(cell: Cell, request: Request) -> None:
     """A request has its outcome."""
     seen, outcome = request.forecast, request.outcome

@@ -16,6 +16,9 @@ from octavo_scheduler.prefix.eviction import Victims, add_use, keep_score, use_a
 from octavo_scheduler.prefix.node import Node
 from octavo_scheduler.prefix.pins import Pin, Pins
 
+SUNK = -1e9
+"""Heat below that of any use: the next use replaces it."""
+
 
 class PrefixIndex:
     """Owns the tree and, through the pool, the index's hold on each block. `on_forget(block)` follows an eviction.
@@ -101,6 +104,19 @@ class PrefixIndex:
         while node is not self._root:
             node.heat = add_use(node.heat, now_us)
             node.hits += 1
+            node = self._above(node)
+
+    def sink(self, keys: Sequence[bytes]) -> None:
+        """The indexed run of `keys`, as far as nothing else hangs on it, is the first to be evicted, until its next use."""
+        blocks = self.match(keys, len(keys))
+        if not blocks:
+            return
+        node = self._node(blocks[-1])
+        if node.end > len(blocks):
+            return  # something hangs on its end
+        while node is not self._root and len(node.children) <= 1:
+            node.heat = SUNK
+            self._offer(node)
             node = self._above(node)
 
     def rest(self, table: Sequence[int], now_us: int) -> None:

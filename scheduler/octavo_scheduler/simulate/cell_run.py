@@ -22,7 +22,7 @@ from octavo_scheduler.events import (
     StoreJoined,
     Tick,
 )
-from octavo_scheduler.orders import Effects
+from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.fairness import ServiceGaps
 from octavo_scheduler.simulate.hardware import Hardware
@@ -56,6 +56,16 @@ class Sample:
 
 
 @dataclass(slots=True)
+class PoolUse:
+    """What the workers of one role did."""
+
+    workers: int = 0
+    busy_us: float = 0.0
+    link_us: float = 0.0  # payload on the links
+    link_bytes: int = 0
+
+
+@dataclass(slots=True)
 class CellResult:
     """What one cell did."""
 
@@ -68,6 +78,8 @@ class CellResult:
     ended_us: int = 0
     events: int = 0
     max_service_gap_ms: float = 0.0
+    pools: dict[str, PoolUse] = field(default_factory=dict)  # by role
+    handoffs: list[Fact] = field(default_factory=list)
 
 
 class CellRun:
@@ -81,7 +93,9 @@ class CellRun:
         rows: Sequence[tuple[int, Row]],
         sample_us: int,
         watch: Callable[[Event, Effects], None] | None = None,
+        roles: Sequence[str] = (),
     ) -> None:
+        """`roles`: one per worker; with any, all workers share one host's kvstore, and so hand over through it."""
         self.core = Core(policy, 0)
         self._hardware = hardware
         self._edge_us = hardware.front_us + hardware.back_us
@@ -95,6 +109,7 @@ class CellRun:
         for number, row in rows:
             if row.after >= 0:
                 self._followers.setdefault(row.after, []).append((number, row))
+        self._tooled = {number for number, row in rows if row.tool or row.expected_us}
         self._said: dict[int, array[int]] = {}  # prompt of a row that others follow, while it runs
         self._to_come = len(rows)
         self._sample_us = sample_us
@@ -104,16 +119,21 @@ class CellRun:
         self._many_tenants = len({row.tenant for _number, row in rows}) > 1
         self.result = CellResult([], [])
         self._workers: dict[int, SimulatedWorker] = {}
+        shared = SimulatedStore("host0", 1, hardware.host_blocks * workers) if roles and hardware.host_blocks else None
         for index in range(workers):
-            store = SimulatedStore(f"host{index}", index + 1, hardware.host_blocks) if hardware.host_blocks else None
-            self._workers[index + 1] = SimulatedWorker(f"w{index}", index + 1, hardware, store)
+            store = shared
+            if hardware.host_blocks and not roles:
+                store = SimulatedStore(f"host{index}", index + 1, hardware.host_blocks)
+            role = roles[index] if roles else "both"
+            self._workers[index + 1] = SimulatedWorker(f"w{index}", index + 1, hardware, store, role)
 
     def run(self) -> CellResult:
         """To the end of the last request. Raises SimulationBroke."""
         self._feed(GatewayJoined(0, GATEWAY, "simulated"))
+        stores = {worker.store.store_id: worker.store for worker in self._workers.values() if worker.store is not None}
+        for store in stores.values():
+            self._feed(StoreJoined(0, store.store_id, store.connection))
         for worker in self._workers.values():
-            if worker.store is not None:
-                self._feed(StoreJoined(0, worker.store.store_id, worker.store.connection))
             self._feed(worker.hello(0))
             self._at(0, self._boundary, worker)
         if self._rows:
@@ -138,6 +158,9 @@ class CellRun:
         self.result.events += 1
         if self._watch is not None:
             self._watch(event, effects)
+        for fact in effects.facts:
+            if fact.name == "handoff":
+                self.result.handoffs.append(fact)
         if effects.close_workers:
             epoch, why = effects.close_workers[0]
             raise SimulationBroke(f"the core closed worker {self._workers[epoch].worker_id}: {why}")
@@ -220,7 +243,8 @@ class CellRun:
         self.result.tallies.append(tally)
         self._open[f"r{number}"] = tally
         self._service.arrived(row.tenant)
-        event = submitted(number, row, said_before, GATEWAY, self._now_us, self._hardware.block_tokens)
+        resumes = f"r{row.after}" if row.after in self._tooled else ""
+        event = submitted(number, row, said_before, GATEWAY, self._now_us, self._hardware.block_tokens, resumes)
         tally.prompt_tokens = len(event.prompt)
         if number in self._followers:
             self._said[number] = event.prompt
@@ -276,5 +300,11 @@ class CellRun:
         result.counters = dict(self.core.cell.counters)
         result.worker_busy_us = [worker.busy_us for worker in self._workers.values()]
         result.busy_us = sum(result.worker_busy_us)
+        for worker in self._workers.values():
+            pool = result.pools.setdefault(worker.role, PoolUse())
+            pool.workers += 1
+            pool.busy_us += worker.busy_us
+            pool.link_us += worker.link_us
+            pool.link_bytes += worker.link_bytes
         result.ended_us = max(0, self._now_us - START_US)
         result.max_service_gap_ms = self._service.max_gap_ms

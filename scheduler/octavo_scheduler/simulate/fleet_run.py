@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo_scheduler.moves.offer import ROLES
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellResult, CellRun
 from octavo_scheduler.simulate.hardware import BadPlan, Hardware
@@ -24,8 +25,19 @@ class Plan:
     policy: Policy
     workers: int
     cell_workers: int = CELL_WORKERS
+    roles: tuple[str, ...] = ()
+    """One per worker, all of them in one cell; empty: every worker does both."""
 
     def __post_init__(self) -> None:
+        if self.roles and (len(self.roles) != self.workers or self.workers > self.cell_workers):
+            raise BadPlan(
+                "roles", f"{len(self.roles)} roles must be one for each of {self.workers} workers of one cell"
+            )
+        for role in self.roles:
+            if role not in ROLES:
+                raise BadPlan("roles", f"{role!r} is unknown; use {', '.join(ROLES)}")
+        if "prefill" in self.roles and not self.hardware.host_blocks:
+            raise BadPlan("hardware.host_blocks", "0 leaves no kvstore to hand over through; give at least the pool's")
         if not 1 <= self.workers <= MAX_WORKERS:
             raise BadPlan("workers", f"{self.workers} must lie in [1, {MAX_WORKERS}]")
         if self.cell_workers < 1:
@@ -65,5 +77,5 @@ def run_fleet(plan: Plan, rows: Sequence[Row]) -> list[CellResult]:
     for workers, share in zip(sizes, shares, strict=True):
         if results:
             gc.collect()  # a core refers to itself; with its pools it is too large to wait for the collector
-        results.append(CellRun(plan.policy, plan.hardware, workers, share, sample_us).run())
+        results.append(CellRun(plan.policy, plan.hardware, workers, share, sample_us, roles=plan.roles).run())
     return results

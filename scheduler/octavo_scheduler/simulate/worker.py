@@ -53,7 +53,9 @@ class SimSequence(SeqView):
         self.prompt_len = order.prompt_len
         said = order.prompt_len + unpack_u32(order.sampling)[0]
         self.end_len = min(said, order.max_len)
-        self.ends_by = "length" if said >= order.max_len else "stop"
+        if order.stop_after:
+            self.end_len = min(self.end_len, len(order.tokens) // 4 + order.stop_after)
+        self.ends_by = "length" if said >= order.max_len or self.end_len < said else "stop"
         self.wait_xfer = order.wait_xfer
         self.wait_base = order.wait_base
         self.unsplit = False  # its leader still prefills for it
@@ -90,7 +92,11 @@ class SimulatedWorker:
         "epoch",
         "hardware",
         "inbox",
+        "link_bytes",
+        "link_free_us",
+        "link_us",
         "peak_running",
+        "role",
         "steps",
         "store",
         "tokens_of",
@@ -98,7 +104,13 @@ class SimulatedWorker:
         "worker_id",
     )
 
-    def __init__(self, worker_id: str, epoch: int, hardware: Hardware, store: SimulatedStore | None = None) -> None:
+    def __init__(
+        self, worker_id: str, epoch: int, hardware: Hardware, store: SimulatedStore | None = None, role: str = "both"
+    ) -> None:
+        self.role = role
+        self.link_free_us = 0.0  # when the payload of all transfers so far has passed
+        self.link_us = 0.0
+        self.link_bytes = 0
         self.worker_id = worker_id
         self.epoch = epoch
         self.hardware = hardware
@@ -112,7 +124,7 @@ class SimulatedWorker:
         self._applied = 0
         self._by_seq: dict[int, SimSequence] = {}
         self._by_slot: dict[int, SimSequence] = {}
-        self._transfers: list[tuple[int, int, Load | Offload]] = []  # heap of (ends_us, xfer_id, order)
+        self._transfers: list[tuple[int, int, Load | Offload, int]] = []  # heap of (ends_us, xfer_id, order, took_us)
         self._step: Step | None = None
         self._steady: Step | None = None  # what compose would give again: nothing but decodes, nobody came or left
         self._step_us = 0
@@ -140,6 +152,7 @@ class SimulatedWorker:
             root_key=bytes(32),
             model=hardware.name,
             calibration=hardware.calibration,
+            role=self.role,
         )
 
     # -- one iteration -----------------------------------------------------------------------------------------------
@@ -161,7 +174,8 @@ class SimulatedWorker:
             for order in orders:
                 self._apply(order, now_us)
         while self._transfers and self._transfers[0][0] <= now_us:
-            self._end_transfer(heapq.heappop(self._transfers)[2])
+            _ends, _xfer_id, order, took_us = heapq.heappop(self._transfers)
+            self._end_transfer(order, took_us)
         step, self._steady = self._steady or compose(self._by_seq.values(), self.budget), None
         if step.starved:
             self._report.starved = step.starved
@@ -304,7 +318,7 @@ class SimulatedWorker:
         if now_us - self._last_live_us >= LIVE_LIST_US:
             self._last_live_us = now_us
             report.live_seqs = list(self._by_seq)
-            report.live_transfers = [xfer_id for _ends, xfer_id, _order in self._transfers]
+            report.live_transfers = [entry[1] for entry in self._transfers]
             report.orders_applied = self._applied
         self._last_report_us = now_us
         self._report = Reported(0, self.epoch)
@@ -335,9 +349,7 @@ class SimulatedWorker:
                 updated.rank, updated.held = order.rank, order.paused
                 updated.settle_pause()
         elif isinstance(order, Load | Offload):
-            size = len(order.block_ids) * self.hardware.block_bytes
-            took_us = self.hardware.tier_fixed_us + size / self.hardware.tier_bytes_per_us
-            heapq.heappush(self._transfers, (now_us + int(took_us), order.xfer_id, order))
+            self._start_transfer(order, now_us)
 
     def _admit(self, order: Admit, now_us: int) -> None:
         size = self.hardware.block_tokens
@@ -350,10 +362,20 @@ class SimulatedWorker:
         for sequence in (leader, *leader.siblings):
             self._by_seq[sequence.seq] = self._by_slot[sequence.slot] = sequence
             sequence.settle_pause()
-        if leader.wait_xfer and all(xfer_id != leader.wait_xfer for _ends, xfer_id, _order in self._transfers):
+        if leader.wait_xfer and all(entry[1] != leader.wait_xfer for entry in self._transfers):
             self._start_after_load(leader, 0)
 
-    def _end_transfer(self, order: Load | Offload) -> None:
+    def _start_transfer(self, order: Load | Offload, now_us: int) -> None:
+        """Payloads share the worker's link, one after another; their fixed parts overlap."""
+        size = len(order.block_ids) * self.hardware.block_bytes
+        payload_us = size / self.hardware.tier_bytes_per_us
+        self.link_free_us = max(float(now_us), self.link_free_us) + payload_us
+        self.link_us += payload_us
+        self.link_bytes += size
+        took_us = int(self.link_free_us + self.hardware.tier_fixed_us) - now_us
+        heapq.heappush(self._transfers, (now_us + took_us, order.xfer_id, order, took_us))
+
+    def _end_transfer(self, order: Load | Offload, took_us: int) -> None:
         ok = len(order.keys)
         if self.store is None:
             ok = 0
@@ -362,9 +384,10 @@ class SimulatedWorker:
         else:
             self.store.put(order.keys)
         size = ok * self.hardware.block_bytes
-        took_us = int(size / self.hardware.tier_bytes_per_us)
         lookup_us = int(self.hardware.tier_fixed_us)
-        self._report.transfers_done.append(TransferDone(order.xfer_id, ok, size, lookup_us, took_us, "dram"))
+        self._report.transfers_done.append(
+            TransferDone(order.xfer_id, ok, size, lookup_us, max(0, took_us - lookup_us), "dram")
+        )
         self._flush = True
         if isinstance(order, Load):
             self._steady = None

@@ -37,11 +37,23 @@ class Row:
     slo_class: str = ""
     priority: int = 0
     deadline_us: int = 0
+    tool: str = ""
+    """The turn ends in a call of this tool: a pause is announced with it, and who follows it resumes it."""
+    expected_us: int = 0
+    """The pause that the client expects then; 0: it says nothing."""
     after: int = -1
     """Number of the row whose end it follows; its `at_us` is then the pause. -1: none."""
 
 
-_WHOLE = {"at_us": 0, "output_tokens": 1, "max_tokens": 0, "deadline_us": 0, "after": -1, "priority": None}
+_WHOLE = {
+    "at_us": 0,
+    "output_tokens": 1,
+    "max_tokens": 0,
+    "deadline_us": 0,
+    "expected_us": 0,
+    "after": -1,
+    "priority": None,
+}
 
 
 def row_from(number: int, content: Any) -> Row:
@@ -64,7 +76,7 @@ def row_from(number: int, content: Any) -> Row:
             raise BadPlan(f"{where}.{name}", f"{value} is too small; give at least {least}")
     if content.get("after", -1) >= number:
         raise BadPlan(f"{where}.after", f"{content['after']} must be the number of an earlier row")
-    for name in ("tenant", "slo_class"):
+    for name in ("tenant", "slo_class", "tool"):
         if not isinstance(content.get(name, ""), str):
             raise BadPlan(f"{where}.{name}", f"{content[name]!r} must be a string")
     return Row(**{**content, "pieces": _pieces(where, content["pieces"])})
@@ -95,7 +107,7 @@ def prompt_of(pieces: Sequence[tuple[str, int]]) -> array[int]:
 
 
 def submitted(
-    number: int, row: Row, said_before: array[int], gateway: int, now_us: int, block_tokens: int
+    number: int, row: Row, said_before: array[int], gateway: int, now_us: int, block_tokens: int, resumes: str = ""
 ) -> Submitted:
     """The event as the gateway gives it; `said_before` goes in front of the row's own pieces.
 
@@ -116,4 +128,7 @@ def submitted(
         priority=row.priority,
         slo_class=row.slo_class,
         namespace_root=NAMESPACE,
+        pause_tool=row.tool,
+        pause_expected_us=row.expected_us,
+        resumes=resumes,
     )

@@ -1,0 +1,37 @@
+"""Credit: the room that a pool gives to what another worker prefills for it."""
+
+from __future__ import annotations
+
+from octavo_scheduler.admission import blocks_for, growth_of, margin_blocks
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves.exports import answering
+from octavo_scheduler.request import Handoff, Request
+
+
+def room(cell: Cell, worker: Worker, request: Request) -> int:
+    """Blocks that the worker can take for `request`: free, not reserved for growth, not promised to another."""
+    if not worker.free_slots or len(worker.free_slots) <= len(worker.promised) - (request in worker.promised):
+        return 0
+    promised = sum(blocks for other, blocks in worker.promised.items() if other is not request)
+    free = worker.pool.free_blocks - margin_blocks(worker, cell.policy) - promised
+    growth = sum(growth_of(sequence, worker.block_tokens, cell.history) for sequence in worker.running())
+    return free - min(growth, worker.ungranted)
+
+
+def find_target(cell: Cell, request: Request, serving: list[Worker]) -> Worker | None:
+    """Who has the most room for all that the request holds by its first token; None: nobody gives credit."""
+    best: tuple[int, Worker] | None = None
+    for worker in serving:
+        if answering(cell, worker) is None:
+            continue
+        left = room(cell, worker, request) - blocks_for(request.choices[0].length + 1, worker.block_tokens)
+        if left >= 0 and (best is None or left > best[0]):
+            best = left, worker
+    return best[1] if best is not None else None
+
+
+def target_of(cell: Cell, handoff: Handoff) -> Worker | None:
+    """Who is to decode, unless it has left or is about to."""
+    target = cell.fleet.workers.get(handoff.target_epoch)
+    return None if target is None or target.draining else target

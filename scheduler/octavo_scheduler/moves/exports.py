@@ -1,0 +1,59 @@
+"""Blocks that go to the host's kvstore because somebody is to go on with them: of a swap, a handoff or a pause.
+
+Unlike write-behind, which copies what is cached when there is nothing better to do, an export is ordered at once. Its
+blocks stay held until the copy has ended, and so does its request: a cancel waits for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.orders import Offload
+from octavo_scheduler.request import NO_PARENT, Choice, Request
+from octavo_scheduler.tiers import Directory, Purpose, Transfer
+
+Item = tuple[int, bytes, bytes]
+"""A block, its key, and its parent's key."""
+
+
+def answering(cell: Cell, worker: Worker) -> Directory | None:
+    """The directory of the worker's kvstore, when that is known whole and worth asking."""
+    directory = cell.fleet.directory_of(worker)
+    return directory if directory is not None and directory.synced and directory.answers(cell.now_us) else None
+
+
+def items_of(choice: Choice, blocks: list[int], start: int, end: int, block_tokens: int) -> list[Item]:
+    """Blocks `start` to `end` of a table with their keys; none when the choice has no keys (cache off)."""
+    items: list[Item] = []
+    parent = (choice.key(start - 1, block_tokens) if start else NO_PARENT) or NO_PARENT
+    for at in range(start, end):
+        key = choice.key(at, block_tokens)
+        if key is None:
+            return []
+        items.append((blocks[at], key, parent))
+        parent = key
+    return items
+
+
+def order_exports(
+    cell: Cell, worker: Worker, request: Request, items: Iterable[Item], purpose: Purpose
+) -> list[Transfer]:
+    """Orders the copies, in transfers as small as write-behind's. The blocks must be computed whole, and held or indexed."""
+    waiting = list(items)
+    ordered: list[Transfer] = []
+    most = max(1, cell.policy.max_offload_blocks)
+    for start in range(0, len(waiting), most):
+        blocks, keys, parents = (list(part) for part in zip(*waiting[start : start + most], strict=True))
+        for block in blocks:
+            worker.pool.hold_transfer(block)
+        transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us, purpose=purpose, request=request)
+        worker.transfers[transfer.xfer_id] = transfer
+        transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
+        request.holds += 1
+        ordered.append(transfer)
+    if ordered:
+        cell.touched[worker] = None
+        cell.counters["exported_blocks"] += len(waiting)
+    return ordered

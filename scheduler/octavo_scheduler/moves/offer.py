@@ -1,0 +1,113 @@
+"""Whether handing a request over pays: a prefill worker and a pool to decode in, against one worker for both.
+
+Compared is the delay that each way costs in all, microseconds: the request's own time to its first token, what its
+prefill takes from the sequences that decode beside it, and, handed over, what of the transfer nothing hides.
+A worker of role `decode` computes a prompt only where no other can (or less than a block of it is left to compute).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from octavo_scheduler.admission import Plan, blocks_for
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves.credit import find_target
+from octavo_scheduler.moves.exports import answering
+from octavo_scheduler.request import Choice
+
+PREFILL, DECODE, BOTH = "prefill", "decode", "both"
+MAX_FAILED = 2
+"""A request whose handoffs failed this often is served by one worker."""
+ROLES = (PREFILL, DECODE, BOTH)
+
+
+def split_roles(workers: list[Worker]) -> tuple[list[Worker], list[Worker]]:
+    """(workers that may decode, workers that only prefill); without the former the latter do both."""
+    serving = [worker for worker in workers if worker.role != PREFILL]
+    if not serving:
+        return workers, []
+    return serving, [worker for worker in workers if worker.role == PREFILL]
+
+
+def possible(cell: Cell, group: list[Choice], keys: list[bytes]) -> bool:
+    """Whether this request can be handed over at all: one choice, with keys, that decodes."""
+    request = group[0].request
+    decodes = request.max_len - group[0].length > 1
+    return len(request.choices) == 1 and bool(keys) and decodes and request.failed_handoffs < MAX_FAILED
+
+
+def offer(
+    cell: Cell, group: list[Choice], sources: list[Worker], serving: list[Worker], plan_on: Callable[[Worker], Plan]
+) -> Plan | None:
+    """The best plan of a prefill with a worker to decode after it; None when nothing can take part."""
+    choice = group[0]
+    target = find_target(cell, choice.request, serving)
+    if target is None:
+        return None
+    best: tuple[float, Plan] | None = None
+    # where nobody else may compute a prompt it waits for a slot
+    free = [source for source in sources if source.free_slots]
+    for source in free or (sources if target.role == DECODE else ()):
+        if answering(cell, source) is None:
+            continue
+        plan = plan_on(source)
+        table = max(len(plan.matched) + len(plan.load_keys), blocks_for(choice.length, source.block_tokens))
+        need = plan.free_needed - (plan.table_blocks - table)
+        plan = replace(
+            plan, table_blocks=table, shared_blocks=table, free_needed=need, growth=0, worst=0, target=target
+        )
+        cost_us = first_token_us(cell, plan)
+        if best is None or cost_us < best[0]:
+            best = cost_us, plan
+    return best[1] if best is not None else None
+
+
+def waits_for_credit(cell: Cell, plan: Plan | None, sources: list[Worker], serving: list[Worker]) -> bool:
+    """Nobody gives credit now, and what would be computed in one place belongs on a prefill worker: room will come."""
+    if plan is None or plan.worker.role != DECODE or plan.uncached_tokens() <= plan.worker.block_tokens:
+        return False
+    # on an idle pool without credit there never will be any: the request fits it only just
+    coming = any(worker.sequences or worker.promised for worker in serving)
+    return coming and any(answering(cell, source) is not None for source in sources)
+
+
+def first_token_us(cell: Cell, plan: Plan) -> float:
+    """Predicted time to the first token by this plan."""
+    worker, budget = plan.worker, cell.policy.max_num_batched_tokens
+    tokens = plan.uncached_tokens() + worker.backlog
+    load_us = worker.link.predict_us(len(plan.load_keys) * worker.block_bytes) if plan.load_keys else 0.0
+    beside_us = len(worker.sequences) * worker.costs.decode_seq_us * -(-tokens // max(1, budget))
+    return load_us + beside_us + worker.costs.predict_prefill_us(tokens, budget)
+
+
+def exposed_us(cell: Cell, plan: Plan) -> float:
+    """What of the copies nothing hides: those of the last chunk, or, on a slow link, what outlasts the prefill."""
+    source, target = plan.worker, plan.target
+    if target is None:
+        return 0.0
+    size, budget = source.block_tokens, cell.policy.max_num_batched_tokens
+    blocks = plan.choices[0].length // size
+    last = min(blocks, -(-min(budget, plan.uncached_tokens()) // size))
+    whole_us = source.link.predict_us(blocks * source.block_bytes) + target.link.predict_us(blocks * target.block_bytes)
+    last_us = source.link.predict_us(last * source.block_bytes) + target.link.predict_us(last * target.block_bytes)
+    return max(last_us, whole_us - source.costs.predict_prefill_us(plan.uncached_tokens(), budget))
+
+
+def pays(cell: Cell, aggregated: Plan | None, handed: Plan) -> bool:
+    """Whether the plan with a handoff costs less delay in all than serving the request in one place."""
+    if aggregated is None:
+        return True
+    worker = aggregated.worker
+    if worker.role == DECODE:
+        return aggregated.uncached_tokens() > worker.block_tokens
+    prefill_us = worker.costs.predict_prefill_us(aggregated.uncached_tokens(), cell.policy.max_num_batched_tokens)
+    alone_us = first_token_us(cell, aggregated) + prefill_us * len(worker.running())
+    prefill_there_us = handed.worker.costs.predict_prefill_us(
+        handed.uncached_tokens(), cell.policy.max_num_batched_tokens
+    )
+    handed_us = (
+        first_token_us(cell, handed) + prefill_there_us * len(handed.worker.running()) + exposed_us(cell, handed)
+    )
+    return handed_us < alone_us

@@ -1,0 +1,80 @@
+"""Swap: chosen by cost, blocks come back whole, what a stuck or missing kvstore does to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from octavo_scheduler.policy import Policy
+
+from tests.scheduler.harness import Simulation
+from tests.scheduler.scenes import counters, done, make, run, run_until
+
+SHORT = Policy(default_output_tokens=1, margin_fraction=0.0)
+"""Everyone is admitted for one token of output, so that growth runs out of blocks."""
+
+
+def crowd(policy: Policy = SHORT, **options: Any) -> tuple[Simulation, list[Any]]:
+    simulation, gateway = make(policy, store=True, num_blocks=17, **options)
+    simulation.add_store(simulation.links[0].worker.store)  # type: ignore[arg-type]
+    clients = [simulation.submit(gateway, [seed] * 13, 30) for seed in (1, 2, 3)]
+    return simulation, clients
+
+
+def test_a_preempted_sequence_comes_back_from_the_kvstore() -> None:
+    simulation, clients = crowd()
+    run_until(simulation, lambda: counters(simulation)["swaps"] > 0)
+    done(simulation, *clients)
+    counted = counters(simulation)
+    assert counted["swapped_blocks"] > 0
+    assert counted["loaded_blocks"] > 0
+    # what was swapped is not computed again; only tails below a block, and tokens drawn while the stop was under way
+    assert counted["recomputed_tokens"] < 2 * 4 * counted["preemptions"]
+    books = simulation.core.cell.ledger.books
+    assert books["swap"].saved_ms > 0 and books["swap"].cost_ms > 0
+
+
+def test_without_swap_it_is_computed_again() -> None:
+    simulation, clients = crowd(Policy(default_output_tokens=1, margin_fraction=0.0, swap=False))
+    run_until(simulation, lambda: counters(simulation)["preemptions"] > 0)
+    done(simulation, *clients)
+    assert counters(simulation)["swaps"] == 0
+
+
+def test_a_slow_link_makes_recompute_the_cheaper_way() -> None:
+    simulation, clients = crowd()
+    worker = next(iter(simulation.core.cell.fleet.workers.values()))
+    worker.link.bytes_per_us = 1e-6
+    run_until(simulation, lambda: counters(simulation)["preemptions"] > 0)
+    assert counters(simulation)["swaps"] == 0
+    done(simulation, *clients)
+
+
+def test_a_kvstore_that_dies_during_the_copy_costs_prefill_only() -> None:
+    simulation, clients = crowd()
+    run_until(simulation, lambda: counters(simulation)["swapped_blocks"] > 0)
+    simulation.kill_store("host")
+    done(simulation, *clients)
+
+
+def test_the_room_of_a_swap_counts_as_coming_back_until_it_is_there() -> None:
+    """One round of preemption is enough: what leaves by copies is counted as pending, so nobody else is stopped for it."""
+    simulation, clients = crowd()
+    link = simulation.links[0]
+    run_until(simulation, lambda: counters(simulation)["preemptions"] > 0)
+    before = counters(simulation)["preemptions"]
+    link.worker.freeze_transfers = True
+    run(simulation, 20)
+    assert counters(simulation)["preemptions"] == before
+    link.worker.freeze_transfers = False
+    done(simulation, *clients)
+
+
+@pytest.mark.parametrize("cache_off", [True])
+def test_what_must_stay_out_of_every_tier_is_recomputed(cache_off: bool) -> None:
+    simulation, gateway = make(SHORT, store=True, num_blocks=17)
+    simulation.add_store(simulation.links[0].worker.store)  # type: ignore[arg-type]
+    clients = [simulation.submit(gateway, [seed] * 13, 30, cache_off=cache_off) for seed in (1, 2, 3)]
+    run_until(simulation, lambda: counters(simulation)["preemptions"] > 0)
+    done(simulation, *clients)
+    assert counters(simulation)["swaps"] == 0 and counters(simulation)["exported_blocks"] == 0
