@@ -191,7 +191,19 @@ def make_plan(
     worst = len(choices) * (blocks_for(positions, block_tokens) - table)
     growth = len(choices) * max(0, target - table)
     return Plan(
-        worker, choices, keys, matched, load_keys, table, shared, need, growth, worst, sources=sources, path=path, other_way=other_way
+        worker,
+        choices,
+        keys,
+        matched,
+        load_keys,
+        table,
+        shared,
+        need,
+        growth,
+        worst,
+        sources=sources,
+        path=path,
+        other_way=other_way,
     )
 
 

@@ -111,16 +111,15 @@ def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) ->
     reach = cell.fleet.reach_of(worker, cell.now_us)
     forced: Way | None = None
     other_way = False
-    if reach is not None and request.handoff is None and not request.swapped:
+    by_cost = cell.policy.load_path == "auto" and request.handoff is None and not request.swapped
+    if reach is not None and by_cost:
         sampled = "tier_load" in request.sampled
         if cell.switches.is_off("tier_load", request):
             forced, reach = "load", reach if sampled else None
         else:
             other_way = sampled
     now_us = cell.now_us
-    return make_plan(
-        worker, group, keys, cell.policy, cell.history, reach, now_us, forced=forced, other_way=other_way
-    )
+    return make_plan(worker, group, keys, cell.policy, cell.history, reach, now_us, forced=forced, other_way=other_way)
 
 
 def _elsewhere(workers: list[Worker], rated: list[Rating]) -> tuple[float, float]:

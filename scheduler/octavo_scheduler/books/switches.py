@@ -53,9 +53,7 @@ class Switch:
         self.off = off
         self.changes += 1
         said = "loses" if off else "wins again"
-        self.why = (
-            f"{said}: net {self.net_ms:.1f} ms an entry, {self.spent_ms:.1f} ms of it spent, after {self.entries} entries"
-        )
+        self.why = f"{said}: net {self.net_ms:.1f} ms an entry, {self.spent_ms:.1f} ms of it spent, after {self.entries} entries"
         return True
 
 
@@ -104,5 +102,3 @@ class Switches:
             for (technique, length), switch in sorted(self.by_class.items())
             if switch.off
         ]
-
-

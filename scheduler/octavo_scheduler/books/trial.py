@@ -19,11 +19,7 @@ def sampled_for(request_id: str, share: float) -> tuple[str, ...]:
         return ()
     digest = blake2b(request_id.encode(), digest_size=2 * len(TRIED)).digest()
     limit = share * _RANGE
-    return tuple(
-        name
-        for at, name in enumerate(TRIED)
-        if int.from_bytes(digest[2 * at : 2 * at + 2], "little") < limit
-    )
+    return tuple(name for at, name in enumerate(TRIED) if int.from_bytes(digest[2 * at : 2 * at + 2], "little") < limit)
 
 
 class Arm:
