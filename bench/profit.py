@@ -55,10 +55,10 @@ class Tier:
 
 
 TIERS = {
-    "dram": Tier(16_000, 300),
+    "dram": Tier(50_000, 200),
     "nvme": Tier(1500, 1000),
     "network": Tier(500, 8000),
-    "far": Tier(20, 600_000),
+    "far": Tier(20, 300_000),
 }
 
 
@@ -136,7 +136,11 @@ def sweep() -> list[Figure]:
     won: Counter[str] = Counter()
     missed = 0
     sums: Counter[str] = Counter()
-    print(f"{'tier/tokens/load':28}" + "".join(f"{way:>11}" for way in (*WAYS, "auto")) + "     regret  best (ms to first token)")
+    print(
+        f"{'tier/tokens/load':28}"
+        + "".join(f"{way:>11}" for way in (*WAYS, "auto"))
+        + "     regret  best (ms to first token)"
+    )
     for case in CASES:
         times = measure(case)
         share = regret(times)
@@ -146,7 +150,11 @@ def sweep() -> list[Figure]:
             sums[way] += value  # type: ignore[assignment]
             figures.append(Figure(f"ttft/{case.name}/{way}", value, "ms", MEASURED))
         figures.append(Figure(f"regret/{case.name}", share, "ratio", MEASURED))
-        print(f"{case.name:28}" + "".join(f"{times[way]:11.1f}" for way in (*WAYS, "auto")) + f"{share:10.1%}  {best(times)}")
+        print(
+            f"{case.name:28}"
+            + "".join(f"{times[way]:11.1f}" for way in (*WAYS, "auto"))
+            + f"{share:10.1%}  {best(times)}"
+        )
     within = len(CASES) - missed
     print(f"within {REGRET:.0%} of the best way: {within} of {len(CASES)}; best: {dict(won)}")
     print("mean: " + ", ".join(f"{way} {value / len(CASES):.1f} ms" for way, value in sums.items()))

@@ -11,7 +11,9 @@ from octavo_scheduler.events import Calibration
 
 _LEARNING_RATE = 0.05
 _EMA = 0.1
-_LINK_EMA = 0.3
+_LINK_EMA, _LINK_EMA_CHANGED = 0.3, 0.6
+_LINK_CHANGED = 2.0
+"""A transfer so many times faster or slower than believed is news of the link rather than noise."""
 PEER_BYTES_PER_US, PEER_FIXED_US = 100.0, 3000.0
 """Of blocks from another host until one was fetched: a 1 Gbit/s network."""
 
@@ -94,6 +96,8 @@ class LinkCosts:
         """Learns from one finished transfer."""
         if size_bytes > 0 and transfer_us > 0:
             self.observed += 1
-            weight = max(_LINK_EMA, 1 / (1 + self.observed))
-            self.bytes_per_us *= (size_bytes / transfer_us / self.bytes_per_us) ** weight
+            ratio = size_bytes / transfer_us / self.bytes_per_us
+            changed = not 1 / _LINK_CHANGED < ratio < _LINK_CHANGED
+            weight = max(_LINK_EMA_CHANGED if changed else _LINK_EMA, 1 / self.observed)
+            self.bytes_per_us *= ratio**weight
             self.fixed_us += weight * (lookup_us - self.fixed_us)

@@ -21,6 +21,8 @@ from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
 BUSY_HALF_LIFE_US = 10_000_000
+OVERDUE = 20
+"""A load that brought nothing in so many times of a block's tells of the link; a shorter one found nothing there."""
 REMOTE_TIER = "remote"
 """What a kvstore calls blocks that it has just fetched from another host."""
 
@@ -300,6 +302,8 @@ def _learn_link(worker: Worker, transfer: Transfer, done: TransferDone) -> None:
         worker.loads_seen = True
     elif not worker.loads_seen:
         worker.link.observe(done.bytes, done.lookup_us, took_us)
+    if transfer.kind == "load" and not done.bytes and took_us >= OVERDUE * worker.link.predict_us(worker.block_bytes):
+        worker.link.observe(worker.block_bytes, done.lookup_us, took_us)  # not one block came in that time
     if transfer.kind == "load" and done.tier and done.bytes:
         link = worker.tier_links.get(done.tier)
         if link is None:

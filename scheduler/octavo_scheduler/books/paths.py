@@ -17,7 +17,7 @@ from octavo_scheduler.policy import Policy
 Way = Literal["recompute", "load", "overlap"]
 WAYS: tuple[Way, ...] = ("recompute", "load", "overlap")
 
-OVERLAP_GAIN = 0.03
+OVERLAP_GAIN = 0.05
 """Part of the time that computing beside a load must save to be worth a second thing that may go wrong."""
 
 
@@ -82,12 +82,15 @@ def work_of(worker: Worker, policy: Policy) -> Work:
 
 
 def link_wait_us(worker: Worker, now_us: int) -> float:
-    """How long the copies that are under way keep the worker's link busy."""
+    """How long the copies that are under way keep the worker's link busy.
+
+    What is overdue is taken to need as long again: so a link that has become slow shows before anything has come over it.
+    """
     if not worker.transfers:
         return 0.0
     first_us = min(transfer.started_us for transfer in worker.transfers.values())
     size = sum(len(transfer.blocks) for transfer in worker.transfers.values()) * worker.block_bytes
-    return max(0.0, size / worker.link.bytes_per_us - (now_us - first_us))
+    return abs(size / worker.link.bytes_per_us - (now_us - first_us))
 
 
 def choose_path(
@@ -112,7 +115,8 @@ def choose_path(
         return Path("recompute", recompute_us=recompute_us)
     rest_us = work.prefill_us(start + run * size, length - start - run * size, behind=False)
     all_us = load_us_of(0, run)
-    whole_us = max(all_us, work.prefill_us(start, 0)) + rest_us
+    # that a load has ended is seen when the step that runs then is over
+    whole_us = max(all_us + work.left_us, work.prefill_us(start, 0)) + rest_us
     head, together_us = _split(work, start, run, load_us_of) if overlap and run > 1 else (0, 0.0)
     overlap_us = together_us + rest_us if head else 0.0
     way: Way = "load" if whole_us < recompute_us else "recompute"
@@ -136,7 +140,7 @@ def _split(work: Work, start: int, run: int, load_us_of: Callable[[int, int], fl
     size = work.worker.block_tokens
 
     def ends_us(head: int) -> float:
-        return max(work.prefill_us(start, head * size), load_us_of(head, run - head))
+        return max(work.prefill_us(start, head * size), load_us_of(head, run - head) + work.left_us)
 
     low, high = 0, run - 1
     while low < high:

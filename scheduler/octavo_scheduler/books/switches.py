@@ -1,7 +1,7 @@
 """Whether a technique is used for a class of requests: off while it loses, on again when its trials win.
 
-The net of the latest entries decides, each of which weighs as much as what was at stake; a trial's weighs more while
-the technique is off, since only one request of a hundred tells of it.
+The latest entries decide, each by the share of what was at stake that it won or lost: one long stall must not outweigh
+a hundred gains. A trial's entry weighs more while the technique is off, since only one request of a hundred tells of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MEMORY = 0.15
 _MEMORY_OFF = 0.35
 ENOUGH = 6
 """Entries before the first decision."""
-LOSS_SHARE = 0.05
+LOSS_SHARE = 0.1
 """It must have lost more than this share of what it spent: an even game is no loss."""
 
 
@@ -28,7 +28,8 @@ class Switch:
     """One technique for one class."""
 
     trial: Trial = field(default_factory=Trial)
-    net_ms: float = 0.0  # of an entry, the latest weigh more
+    edge: float = 0.0  # (saved - spent) / the larger of both, of an entry, the latest weigh more
+    net_ms: float = 0.0
     spent_ms: float = 0.0
     entries: int = 0
     off: bool = False
@@ -40,12 +41,13 @@ class Switch:
         """One entry. True when that turned the switch."""
         self.entries += 1
         weight = _MEMORY_OFF if self.off else max(_MEMORY, 1 / self.entries)
-        self.net_ms += weight * (saved_ms - spent_ms - self.net_ms)
+        net_ms, most_ms = saved_ms - spent_ms, max(saved_ms, spent_ms)
+        self.edge += weight * ((net_ms / most_ms if most_ms > 0 else 0.0) - self.edge)
+        self.net_ms += weight * (net_ms - self.net_ms)
         self.spent_ms += weight * (spent_ms - self.spent_ms)
-        losing = self.net_ms < -LOSS_SHARE * self.spent_ms
-        if self.off and self.net_ms > 0:
+        if self.off and self.edge > 0:
             return self._turn(off=False)
-        if not self.off and losing and self.entries >= ENOUGH:
+        if not self.off and self.edge < -LOSS_SHARE and self.entries >= ENOUGH:
             return self._turn(off=True)
         return False
 

@@ -399,6 +399,9 @@ class SimulatedWorker:
         """Payloads share the worker's link, one after another; their fixed parts overlap."""
         size = len(order.block_ids) * self.hardware.block_bytes
         payload_us = size / self.hardware.tier_bytes_per_us
+        if isinstance(order, Load) and order.limit_us:  # what has not come by then is left
+            most_us = order.limit_us - max(0.0, self.link_free_us - now_us) - self.hardware.tier_fixed_us
+            payload_us = min(payload_us, max(0.0, most_us))
         queue_us = max(0, int(self.link_free_us) - now_us)
         self.link_free_us = max(float(now_us), self.link_free_us) + payload_us
         self.link_us += payload_us
@@ -411,7 +414,9 @@ class SimulatedWorker:
         if self.store is None:
             ok = 0
         elif isinstance(order, Load):
-            ok = self.store.held_run(order.keys)
+            payload_us = max(0.0, took_us - queue_us - self.hardware.tier_fixed_us)
+            passed = int((payload_us + 1) * self.hardware.tier_bytes_per_us / self.hardware.block_bytes)
+            ok = min(self.store.held_run(order.keys), passed)
         else:
             self.store.put(order.keys)
         size = ok * self.hardware.block_bytes

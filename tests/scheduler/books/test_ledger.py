@@ -94,10 +94,10 @@ def test_a_cell_books_what_its_cache_holds_while_others_wait() -> None:
 
 
 def test_one_of_a_hundred_goes_without_and_always_the_same_one() -> None:
-    ids = [f"request-{number}" for number in range(40_000)]
+    ids = [f"request-{number}" for number in range(20_000)]
     for name in TRIED:
         count = sum(name in sampled_for(item, 0.01) for item in ids)
-        assert 320 < count < 480, name
+        assert 150 < count < 250, name
     assert [sampled_for(item, 0.01) for item in ids[:500]] == [sampled_for(item, 0.01) for item in ids[:500]]
     assert sampled_for("request-1", 0.0) == ()
     assert all(len(sampled_for(item, 0.01)) < 3 for item in ids[:5000])

@@ -94,7 +94,7 @@ def test_a_load_is_booked_with_its_tier() -> None:
     cell = simulation.core.cell
     book = cell.ledger.books["tier_load"]
     assert (book.entries, book.hits, book.hit_tokens) == (1, 1, 64)
-    assert book.saved_ms == pytest.approx(6400, rel=0.1) and 0 < book.cost_ms < 100 and book.cost_bytes == 16_000
+    assert book.saved_ms == pytest.approx(6400, rel=0.1) and 0 <= book.cost_ms < 100 and book.cost_bytes == 16_000
     answer = ledger_answer(cell, "tier_load")
     assert [(row.tenant, row.prompt) for row in answer.rows] == [("default", "32-127")]
     assert not ledger_answer(cell, "tier_load", "nobody").rows
@@ -109,20 +109,20 @@ HARDWARE = Hardware(
     tier_bytes_per_us=20_000.0, tier_fixed_us=300.0, max_model_len=8192,
 )  # fmt: skip
 APART_US = 200_000
-SLOW_AT, BACK_AT, REQUESTS = 100, 300, 1300
+SLOW_AT, BACK_AT, REQUESTS = 60, 260, 900
 
 
 def slowed(load_path: str, share: float) -> tuple[CellRun, list[Tally], dict[int, str]]:
-    """Prompts of 1,024 stored tokens, one after another; the link is 200 times slower from SLOW_AT to BACK_AT."""
-    rows = [
-        Row(number * APART_US, ((f"d{number}", 1024), (f"q{number}", 32)), 1) for number in range(REQUESTS)
-    ]
+    """Prompts of 1,024 stored tokens, one after another; the link is 1,000 times slower from SLOW_AT to BACK_AT."""
+    rows = [Row(number * APART_US, ((f"d{number}", 1024), (f"q{number}", 32)), 1) for number in range(REQUESTS)]
     ways: dict[int, str] = {}
 
     def watch(_event: object, effects: Any) -> None:
         for fact in effects.facts:
             if fact.name == "kv.load":
-                ways[int(str(fact.attributes["octavo.request_id"]).removeprefix("r"))] = str(fact.attributes["decision"])
+                ways[int(str(fact.attributes["octavo.request_id"]).removeprefix("r"))] = str(
+                    fact.attributes["decision"]
+                )
 
     policy = Policy(order="fcfs", load_path=load_path, counterfactual_share=share)
     run_ = CellRun(policy, HARDWARE, 1, list(enumerate(rows)), 1_000_000, watch)
@@ -137,7 +137,7 @@ def slowed(load_path: str, share: float) -> tuple[CellRun, list[Tally], dict[int
 
         return change
 
-    run_.at(SLOW_AT * APART_US - 1000, at(100.0))
+    run_.at(SLOW_AT * APART_US - 1000, at(20.0))
     run_.at(BACK_AT * APART_US - 1000, at(20_000.0))
     result = run_.run()
     return run_, sorted(result.tallies, key=lambda tally: tally.number), ways
@@ -147,8 +147,7 @@ def test_loads_stop_on_a_slow_link_and_come_back() -> None:
     run_, tallies, ways = slowed("auto", 0.01)
     assert sum(number in ways for number in range(SLOW_AT)) >= 0.9 * SLOW_AT
     settled = range(SLOW_AT + 50, BACK_AT)
-    loads = [number for number in settled if ways.get(number) == "load"]
-    assert len(loads) <= 0.04 * len(settled), "the sampled ones alone"
+    assert sum(number in ways for number in settled) <= 0.04 * len(settled), "the sampled ones alone"
     _, plain, _ = slowed("recompute", 0.0)
 
     def median_ms(of: list[Tally]) -> float:
@@ -156,5 +155,5 @@ def test_loads_stop_on_a_slow_link_and_come_back() -> None:
 
     assert median_ms(tallies) <= 1.1 * median_ms(plain)
     last = range(REQUESTS - 100, REQUESTS)
-    assert sum(ways.get(number) == "load" for number in last) >= 90, "they came back"
+    assert sum(number in ways for number in last) >= 90, "they came back"
     assert run_.core.cell.ledger.books["tier_load"].hits > 0
