@@ -18,7 +18,7 @@ from octavo_scheduler.request import Request
 
 RESERVED_SHARE = 4
 """One slot in so many is left to other tenants; workers with fewer slots leave none."""
-ABOUT_US = 10 * SECOND_US
+ABOUT_US = 60 * SECOND_US
 """A tenant is about for so long after it last asked for something."""
 
 
