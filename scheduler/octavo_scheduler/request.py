@@ -103,6 +103,7 @@ class Sequence:
     handoff: Handoff | None = None  # it prefills for another worker
     promised_blocks: int = 0  # what its preemption was chosen to give back, at least
     outgrew: bool = False  # its output has passed the prediction, and the history knows
+    turn: int = 0  # its Admit's rank: the order of prefills
     forecast_start_us: float = 0.0  # predicted from the admission to the first token; 0: not predicted
 
     def ungranted(self, block_tokens: int) -> int:

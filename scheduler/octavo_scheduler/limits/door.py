@@ -93,7 +93,7 @@ def _ask(cell: Cell, event: Submitted, terms: Terms) -> Ask:
         event.tenant,
         event.priority,
         terms.pool,
-        len(event.prompt),
+        event.prompt,
         event.prompt_keys if cell.policy.prefix_cache else (),
         cell.history.count_on(event.tenant, terms.max_tokens, len(event.prompt)),
         len(event.choices),
