@@ -15,7 +15,7 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits.rates import PoolRates, prefill_us, start_us
 from octavo_scheduler.policies.turns import prefill_turn
-from octavo_scheduler.request import Request
+from octavo_scheduler.request import Forecast, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +30,6 @@ class Ask:
     output_tokens: float  # expected, of one choice
     choices: int = 1
     slo_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Microseconds: in the queue, from there to the first token, from there to the end. `raw_*`: before correction."""
-
-    wait_us: float
-    start_us: float
-    decode_us: float
-    raw_wait_us: float
-    raw_start_us: float
-    gpu_us: float  # worker time of the request
-    alone_us: float  # its prefill on an idle worker
-
-    @property
-    def ttft_us(self) -> float:
-        """From submit to first token."""
-        return self.wait_us + self.start_us
-
-    @property
-    def total_us(self) -> float:
-        """From submit to end."""
-        return self.ttft_us + self.decode_us
-
-    @property
-    def service_us(self) -> float:
-        """Without the queue."""
-        return self.start_us + self.decode_us
 
 
 def claim_us(cell: Cell, pool: str, prefill_tokens: float, output_tokens: float, choices: int) -> float:
