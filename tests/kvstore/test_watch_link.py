@@ -100,7 +100,7 @@ async def test_a_follower_rebuilds_the_directory_exactly(tmp_path: Path) -> None
     assert all(follower.parents[key_of(n)] == key_of(n - 1) for n in range(1, NUMBERS) if key_of(n) in follower.places)
     await asyncio.to_thread(store.delete_namespace, b"n" * 16)
     await follower.close()
-    assert store._watchers == []
+    assert store.holdings._watchers == []
     store.close()
 
 
