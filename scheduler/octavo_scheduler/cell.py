@@ -168,6 +168,7 @@ class Cell:
         "outlook",
         "pauses",
         "policy",
+        "pool_waits_us",
         "queue",
         "rates",
         "registry",
@@ -203,6 +204,7 @@ class Cell:
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.tools = Tools()
         self.moved = Moved()
+        self.pool_waits_us: dict[str, int] = {}  # role -> what requests waited before it took them, in all
         self.pauses: dict[tuple[str, str], Pause] = {}
         self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left

@@ -38,6 +38,7 @@ class Worker:
         "batch_since_us",
         "block_bytes",
         "block_tokens",
+        "busy_share",
         "closed_until_us",
         "computing",
         "costs",
@@ -134,6 +135,7 @@ class Worker:
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
+        self.busy_share = 0.0  # of the last seconds, in which it stepped
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 
     def _forgotten(self, block: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.batching import ahead_tokens, step_policy
+from octavo_scheduler.batching import adjust_budget, ahead_tokens
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
@@ -17,6 +17,7 @@ from octavo_scheduler.request import NO_PARENT, Phase, Request, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
+BUSY_HALF_LIFE_US = 10_000_000
 REMOTE_TIER = "remote"
 """What a kvstore calls blocks that it has just fetched from another host."""
 
@@ -27,6 +28,10 @@ class ProtocolError(Exception):
 
 def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     """Changes the state by one report. Raises ProtocolError on a report that contradicts the orders."""
+    since_us = cell.now_us - worker.last_report_us
+    if since_us > 0:  # an idle worker reports too, so that this falls
+        weight = 1 - 2.0 ** (-since_us / BUSY_HALF_LIFE_US)
+        worker.busy_share += weight * (min(1.0, report.wall_us / since_us) - worker.busy_share)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
@@ -297,9 +302,7 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
-    if worker.pace.adjust(worker.costs, report.decode_seqs, context_tokens, cell.policy, cell.now_us):
-        worker.orders.append(step_policy(worker, cell.policy))
-        cell.counters["budget_changes"] += 1
+    adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us
     worker.costs.observe(report.wall_us, report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)

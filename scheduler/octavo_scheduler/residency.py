@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
+from octavo_scheduler.batching import adjust_budget
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
@@ -109,7 +110,8 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
     sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
-    worker.pace.join(sequence.itl_target_us)
+    if worker.pace.join(sequence.itl_target_us):  # before its first step beside a prefill, not after
+        adjust_budget(cell, worker, len(worker.sequences), 0)
     cell.running_priorities[choice.request.priority] += 1
     worker.of_tenant[choice.request.tenant] += 1
     worker.hungry[sequence] = None
@@ -161,6 +163,10 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
     first = request.admitted_us < 0
     if request.first_token_us < 0:
         request.seated_us = cell.now_us
+    since_us = request.submitted_us if first else request.waiting_since_us
+    if request.handoff is not None:
+        since_us = request.handoff.prefilled_us
+    cell.pool_waits_us[plan.worker.role] = cell.pool_waits_us.get(plan.worker.role, 0) + cell.now_us - since_us
     if first:
         if request.resumes is not None:
             pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
@@ -199,6 +205,7 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             worker_id=plan.worker.worker_id,
             attempt=request.attempts,
             recomputed_tokens=lost_tokens,
+            swapped=request.swapped,
         )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)

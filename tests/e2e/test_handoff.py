@@ -80,19 +80,27 @@ async def test_same_tokens_as_one_worker_and_less_than_a_block_recomputed(pair: 
     await pair.settle()
 
 
-async def test_a_small_pool_swaps_and_every_stream_is_the_same(pair: Cluster) -> None:
-    """Outputs outgrow what was predicted of them: sequences are preempted, and continue with the same tokens."""
+async def test_a_preempted_stream_is_swapped_and_goes_on_the_same(pair: Cluster) -> None:
+    """An urgent request takes the room of others, greedy and sampled: each goes on with the tokens that it has alone."""
+    cases = [request(20 + i, length=140 + i, max_tokens=90, seeded=i % 2 == 1) for i in range(3)]
+    urgent = request(30, length=150, max_tokens=8)
+    urgent.context.priority = 5
+    before = await counted(pair, "preemptions", "swaps", "swapped_blocks")
     async with pair.channel() as channel:
         stub = pair.inference(channel)
-        # what this class of prompts says is learned as short, so that admission reserves little
-        await asyncio.gather(*(read(stub.Generate(request(90 + i, length=110, max_tokens=2))) for i in range(8)))
-        cases = [{"length": 110 + i, "max_tokens": 110, "seeded": i % 2 == 1} for i in range(4)]
-        before = await counted(pair, "preemptions", "swaps", "swapped_blocks")
-        answers = await asyncio.gather(
-            *(read(stub.Generate(request(20 + i, **case))) for i, case in enumerate(cases))  # type: ignore[arg-type]
-        )
+        answers = [Answer() for _ in cases]
+        streams = [
+            asyncio.create_task(follow(stub.Generate(case), answer))
+            for case, answer in zip(cases, answers, strict=True)
+        ]
+        async with asyncio.timeout(60):
+            while any(len(answer.ids.get(0, [])) < 4 for answer in answers):
+                await asyncio.sleep(0.02)
+        first = await read(stub.Generate(urgent))
+        await asyncio.gather(*streams)
         after = await counted(pair, "preemptions", "swaps", "swapped_blocks")
-        wanted = [await read(stub.Generate(request(20 + i, **case))) for i, case in enumerate(cases)]  # type: ignore[arg-type]
+        wanted = [await read(stub.Generate(case)) for case in cases]
+        assert (await read(stub.Generate(urgent))).ids == first.ids
     assert [answer.ids for answer in answers] == [answer.ids for answer in wanted]
     assert sum(answer.finished.timings.preemptions for answer in answers) == after[0] - before[0] > 0
     assert after[1] > before[1]

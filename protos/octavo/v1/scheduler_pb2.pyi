@@ -559,7 +559,7 @@ class TenantStatus(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., requests: _Optional[int] = ..., running_sequences: _Optional[int] = ..., held_blocks: _Optional[int] = ..., rate_tokens_per_s: _Optional[float] = ..., burst_tokens: _Optional[float] = ..., tokens_left: _Optional[float] = ..., concurrency: _Optional[int] = ..., kv_share: _Optional[float] = ..., rejected: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid", "block_bytes", "block_tokens", "step_tokens", "fixed_us", "prefill_token_us", "context_token_us", "load_bytes_per_us", "load_fixed_us", "labels", "blocks_retired")
+    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid", "block_bytes", "block_tokens", "step_tokens", "fixed_us", "prefill_token_us", "context_token_us", "load_bytes_per_us", "load_fixed_us", "labels", "blocks_retired", "role")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -577,6 +577,7 @@ class WorkerStatus(_message.Message):
     LOAD_FIXED_US_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_RETIRED_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     state: str
     running: int
@@ -594,7 +595,8 @@ class WorkerStatus(_message.Message):
     load_fixed_us: float
     labels: _containers.RepeatedScalarFieldContainer[str]
     blocks_retired: int
-    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ...) -> None: ...
+    role: str
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ..., role: _Optional[str] = ...) -> None: ...
 
 class DrainWorkerRequest(_message.Message):
     __slots__ = ("worker_id", "deadline_us", "force")
