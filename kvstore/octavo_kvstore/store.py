@@ -7,7 +7,6 @@ or the queue has it, and each change of that is one numbered event; watchers hea
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +58,6 @@ class Store:
         self._pins = pins
         self._clock_s = clock_s
         self._wall_s = wall_s
-        self._lock = threading.Lock()
         self._lossy: dict[bytes, None] = {}  # keys that were given away in a lossy form, the oldest first
         self.more_counters: list[Callable[[], Mapping[str, float]]] = []
         self.corrupt_puts = self.promotions = self.demotions = self.prefetched = 0

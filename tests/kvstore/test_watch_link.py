@@ -138,3 +138,14 @@ async def test_what_expires_or_is_deleted_by_namespace_is_told(tmp_path: Path) -
     assert follower.places == {}
     await follower.close()
     store.close()
+
+
+def test_children_are_what_is_chained_from_each(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    for number, parent in ((0, None), (1, 0), (2, 0), (3, 2)):
+        store.put(make_block(number, SIZE, parent=parent))
+    children = store.holdings.children()
+    assert children[b""] == [key_of(0)] and set(children[key_of(0)]) == {key_of(1), key_of(2)}
+    assert store.delete_below(key_of(2)) == 2
+    assert set(store.inventory()[1]) == {key_of(0), key_of(1)}
+    store.close()
