@@ -39,7 +39,7 @@ def test_every_key_has_an_environment_variable_and_a_flag() -> None:
     ("argv", "field", "words"),
     [
         (["--engine.max_modl_len", "1"], "engine.max_modl_len", "did you mean 'engine.max_model_len'"),
-        (["--cache.codec", "zstd"], "cache.codec", "not built yet"),
+        (["--engine.tensor_parallel", "2"], "engine.tensor_parallel", "not built yet"),
         (
             ["--scheduler.slo_classes", "{chat: {policy: fare}}"],
             "scheduler.slo_classes",
