@@ -116,6 +116,9 @@ class AdmittedRequest:
     cache_priority: int = 0
     cache_tiers: Sequence[str] = ()
     cache_preload: str = ""
+    pause_tool: str = ""
+    pause_expected_ms: int = 0
+    resumes: str = ""
     generation: int = 0  # of the tenant's namespace, in the keys
     namespace_tag: bytes = b""  # 16 bytes, by which stores tell tenants apart
 
@@ -139,6 +142,9 @@ class Admission:
         check.name("idempotency_key", params.idempotency_key, MAX_NAME_CHARS)
         check.name("slo_class", params.slo_class, MAX_NAME_CHARS)
         check_cache(params)
+        check.name("pause.tool", params.pause_tool, MAX_NAME_CHARS)
+        check.integer("pause.expected_ms", params.pause_expected_ms, 0, 2**32 - 1)
+        check.name("resumes", params.resumes, MAX_NAME_CHARS)
         check.integer("priority", params.priority, -I32 - 1, I32)
         check.integer("deadline_ms", params.deadline_ms, 0, 2**32 - 1)
         if params.n is not None:
@@ -243,6 +249,9 @@ class Admission:
             cache_priority=params.cache_priority,
             cache_tiers=tuple(params.cache_tiers),
             cache_preload=params.cache_preload,
+            pause_tool=params.pause_tool,
+            pause_expected_ms=params.pause_expected_ms,
+            resumes=params.resumes,
             generation=limits.generations.get(tenant, 0),
             namespace_tag=namespace_tag(self.secret, tenant),
         )

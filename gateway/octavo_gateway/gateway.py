@@ -301,6 +301,17 @@ class OctavoGateway:
         except TimeoutError:
             raise Unavailable("the scheduler did not confirm the cancel in time", reason="scheduler-slow") from None
 
+    async def pause(self, request_id: str, tool: str, expected_ms: int, edge: EdgeContext) -> str:
+        tenant = self._tenants.tenant_of(edge.api_key)
+        if not check.name("request_id", request_id, MAX_NAME_CHARS):
+            raise check.invalid("request_id", "it is empty; send the id of Started")
+        check.name("pause.tool", tool, MAX_NAME_CHARS)
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                return await self._upstream.pause_and_wait(wire_id(tenant, request_id), tenant, tool, expected_ms)
+        except TimeoutError:
+            raise Unavailable("the scheduler did not answer the pause in time", reason="scheduler-slow") from None
+
     def ack(
         self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext
     ) -> bool:

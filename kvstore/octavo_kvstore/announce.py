@@ -54,13 +54,13 @@ class Announcer:
         identity: Identity,
         scheduler: str,
         open_channel: Callable[[str], grpc.aio.Channel],
-        on_hint: Callable[[Sequence[bytes]], None] = lambda keys: None,
         *,
         book: PeerBook | None = None,
         codec: Callable[[], CodecFigures] = CodecFigures,
+        on_hint: Callable[[Sequence[bytes]], None] = lambda keys: None,
     ) -> None:
-        """`on_hint`: hears keys that will be wanted soon; `book`: learns of other hosts' kvstores, None when nothing is fetched
-        from them; `codec`: figures for the ledger.
+        """`book`: learns of other hosts' kvstores, None when nothing is fetched from them; `codec`: figures for the ledger;
+        `on_hint`: hears keys that will be loaded soon.
         """
         self._on_hint = on_hint
         self._book = book

@@ -147,16 +147,15 @@ class BlockPool:
                 raise ValueError(f"block {block} is free and cannot be shared")
             sequences[block] += 1
 
-    def fork(self, table: list[int], length: int, block_tokens: int) -> list[int]:
-        """A second table for the first `length` tokens of `table`: full blocks shared, a partial one taken anew.
+    def fork(self, table: list[int], shared: int, own: int) -> list[int]:
+        """A second table with the first `shared` blocks of `table` and `own` blocks of its own behind them.
 
-        The copy-on-write of n > 1 and of beams: whoever computes must copy the partial block before it writes there.
-        Raises OutOfBlocks when there is a partial block and none is free.
+        The copy-on-write of n > 1 and of beams: full blocks are shared, and whoever computes copies the partial one
+        before it writes there. Raises OutOfBlocks, and then nothing has changed.
         """
-        full, tail = divmod(length, block_tokens)
-        own = self.take(1) if tail else []
-        self.share_all(table[:full])
-        return table[:full] + own
+        behind = self.take(own)
+        self.share_all(table[:shared])
+        return table[:shared] + behind
 
     def drop(self, block: int) -> bool:
         """A sequence's hold ends. True when no holder but the index is left. Raises ValueError on a double free."""

@@ -14,6 +14,7 @@ from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
 from octavo_scheduler.moves.pause import Pause
+from octavo_scheduler.moves.rates import Moved
 from octavo_scheduler.moves.tools import Tools
 from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
@@ -161,11 +162,13 @@ class Cell:
         "history",
         "ledger",
         "lost_evictions",
+        "moved",
         "next_number",
         "now_us",
         "outlook",
         "pauses",
         "policy",
+        "pool_waits_us",
         "queue",
         "rates",
         "registry",
@@ -200,6 +203,8 @@ class Cell:
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.tools = Tools()
+        self.moved = Moved()
+        self.pool_waits_us: dict[str, int] = {}  # role -> what requests waited before it took them, in all
         self.pauses: dict[tuple[str, str], Pause] = {}
         self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left

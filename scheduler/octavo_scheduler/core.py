@@ -377,6 +377,7 @@ class Core:
                 cell.counters["protocol_errors"] += 1
                 self._lose(worker, f"audit: {wrong[0]}")
             else:
+                worker.healthy = worker.is_well(cell.now_us)
                 worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
         pauses.tick(cell)

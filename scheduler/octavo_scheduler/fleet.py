@@ -33,10 +33,12 @@ class Worker:
         "_quiet_us",
         "_stuck_us",
         "backed_blocks",
+        "backlog",
         "batch_due_us",
         "batch_since_us",
         "block_bytes",
         "block_tokens",
+        "busy_share",
         "closed_until_us",
         "computing",
         "costs",
@@ -47,6 +49,7 @@ class Worker:
         "evictions",
         "free_slots",
         "handed_over",
+        "healthy",
         "hello",
         "hungry",
         "index",
@@ -67,7 +70,6 @@ class Worker:
         "peer_link",
         "pool",
         "preempting",
-        "prefilling",
         "promised",
         "recovers_us",
         "reuse",
@@ -100,6 +102,7 @@ class Worker:
         self.costs = StepCosts(hello.calibration)
         self._quiet_us = max(policy.worker_silence_us // 2, QUIET_LEAST_US)
         self._stuck_us = max(policy.progress_timeout_us // 2, QUIET_LEAST_US)
+        self.healthy = True  # as of the last audit, or since a report: else nothing new is sent, whatever it has cached
         self.reuse = 0.0  # share of an admission's tokens that the cache had, a running mean
         self._budget = policy.max_num_batched_tokens
         self.index = PrefixIndex(hello.num_blocks, self._forgotten, self.block_cost_us, hello.block_bytes)
@@ -111,7 +114,7 @@ class Worker:
         self.transfers: dict[int, Transfer] = {}
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
-        self.prefilling: dict[Sequence, None] = {}  # may hold some that have caught up since
+        self.backlog = 0  # tokens that running sequences have still to prefill
         self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0
         self.evicted = 0  # cached blocks taken for others, since the last report
@@ -132,6 +135,7 @@ class Worker:
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
+        self.busy_share = 0.0  # of the last seconds, in which it stepped
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 
     def _forgotten(self, block: int) -> None:
@@ -158,11 +162,15 @@ class Worker:
 
     def take(self, count: int, why: str) -> list[int]:
         """`count` free blocks for a sequence; cached ones that go for it are booked under `why`. Raises OutOfBlocks."""
+        return self.fork([], 0, count, why)
+
+    def fork(self, table: list[int], shared: int, own: int, why: str) -> list[int]:
+        """BlockPool.fork, booked as `take` is."""
         before = self.evicted
-        blocks = self.pool.take(count)
-        taken = self.evicted - before
-        self.evictions["shrink"] -= taken
-        self.evictions[why] += taken
+        blocks = self.pool.fork(table, shared, own) if shared else self.pool.take(own)
+        if taken := self.evicted - before:
+            self.evictions["shrink"] -= taken
+            self.evictions[why] += taken
         return blocks
 
     def all_evictions(self) -> dict[str, int]:
@@ -173,8 +181,8 @@ class Worker:
         """An admission found this share of its tokens in the cache."""
         self.reuse += REUSE_MEMORY * (share - self.reuse)
 
-    def is_healthy(self, now_us: int) -> bool:
-        """It reports, and what runs there advances: else nothing new is sent, whatever it has cached."""
+    def is_well(self, now_us: int) -> bool:
+        """It reports, and what runs there advances."""
         if now_us - self.last_report_us > self._quiet_us:
             return False
         return not self.sequences or now_us - self.last_progress_us <= self._stuck_us
@@ -192,16 +200,12 @@ class Worker:
         """Sequences that step: neither stopping nor finished."""
         return [sequence for sequence in self.sequences.values() if not sequence.stopping]
 
-    def backlog_tokens(self) -> int:
-        """Tokens that running sequences have still to prefill."""
-        total = 0
-        for sequence in list(self.prefilling):
-            behind = sequence.length - sequence.computed_len - 1
-            if behind <= 0 or sequence.stopping:
-                del self.prefilling[sequence]
-            else:
-                total += behind
-        return total
+    def note_behind(self, sequence: Sequence, gone: bool = False) -> None:
+        """What `sequence` has still to prefill has changed."""
+        over = gone or sequence.stopping
+        behind = 0 if over else max(0, sequence.length - sequence.computed_len - 1)
+        self.backlog += behind - sequence.behind
+        sequence.behind = behind
 
     def pending_release(self) -> int:
         """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
@@ -242,6 +246,8 @@ class Worker:
         in_slots = {sequence.seq for sequence in self.slots if sequence is not None}
         if in_slots != set(self.sequences):
             wrong.append("slots and sequences differ")
+        if self.backlog != sum(item.behind for item in self.sequences.values()):
+            wrong.append("the count of tokens to prefill is off")
         if self.ungranted != sum(item.ungranted(self.block_tokens) for item in self.sequences.values()):
             wrong.append("the count of ungranted blocks is off")
         for sequence in self.sequences.values():
@@ -317,10 +323,12 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_shapes", "gateways", "stores", "workers")
+    __slots__ = ("_accepting", "_shapes", "gateways", "stores", "version", "workers")
 
     def __init__(self) -> None:
         self._shapes: list[Shape] | None = None
+        self._accepting: dict[str, list[Worker]] = {}  # by pool
+        self.version = 0  # counts what `changed` was told
         self.workers: dict[int, Worker] = {}  # by epoch
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
@@ -353,15 +361,18 @@ class Fleet:
 
     def accepting(self, pool: str = "") -> list[Worker]:
         """Workers that may be given new sequences; with a pool's name only those with that label."""
-        return [
-            worker for worker in self.workers.values() if not worker.draining and (not pool or pool in worker.labels)
-        ]
+        known = self._accepting.get(pool)
+        if known is None:
+            known = self._accepting[pool] = [
+                worker
+                for worker in self.workers.values()
+                if not worker.draining and (not pool or pool in worker.labels)
+            ]
+        return known
 
     def open_to(self, pool: str, now_us: int) -> list[Worker]:
         """Those of `accepting` that are healthy, and whose admission no failed allocation has closed."""
-        return [
-            worker for worker in self.accepting(pool) if worker.closed_until_us <= now_us and worker.is_healthy(now_us)
-        ]
+        return [worker for worker in self.accepting(pool) if worker.healthy and worker.closed_until_us <= now_us]
 
     def shapes(self) -> list[Shape]:
         """The different shapes among the workers that accept; few, however many workers there are."""
@@ -377,6 +388,8 @@ class Fleet:
     def changed(self) -> None:
         """A worker came, left or began to drain."""
         self._shapes = None
+        self._accepting.clear()
+        self.version += 1
 
     def max_request_blocks(self) -> int:
         """Usable blocks of the largest pool; 0 without a worker."""

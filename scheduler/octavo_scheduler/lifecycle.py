@@ -143,13 +143,12 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) ->
     shapes = cell.fleet.shapes()
     if not shapes:
         return ""
-    sizes = [
-        (least_blocks(prompt_tokens, max_tokens, choices, shape.block_tokens), shape.usable_blocks, shape.max_seqs)
-        for shape in shapes
-    ]
-    if any(need <= usable and choices <= seqs for need, usable, seqs in sizes):
-        return ""
-    need, usable, seqs = sizes[0]
+    for shape in shapes:
+        need = least_blocks(prompt_tokens, max_tokens, choices, shape.block_tokens)
+        if need <= shape.usable_blocks and choices <= shape.max_seqs:
+            return ""
+    usable, seqs = shapes[0].usable_blocks, shapes[0].max_seqs
+    need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens)
     if choices > seqs:
         return f"n: {choices} choices never fit the {seqs} sequences of a worker; ask for fewer"
     return f"max_tokens: the request needs {need} KV blocks and the pool has {usable}; shorten the prompt or max_tokens"

@@ -8,7 +8,6 @@ elsewhere, and both hold the prefix: so a hot prefix spreads just when one worke
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
 
 from octavo_scheduler import lifecycle
 from octavo_scheduler.admission import Plan, blocks_for, fits, load_run, make_plan, next_group, usable_keys
@@ -19,13 +18,8 @@ from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.routing import pressure_us, room_in_us, score_us
 
-
-class Rating(NamedTuple):
-    """What a request costs on a worker (routing.py), where that stands in the list, and the blocks it has there."""
-
-    cost_us: float
-    at: int
-    cached: int
+Rating = tuple[float, int, int]
+"""What a request costs on a worker (routing.py), where that stands in the list, and the blocks it has there."""
 
 
 def best_plan(cell: Cell, request: Request) -> Plan | None:
@@ -35,10 +29,12 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     worker's slots are taken.
     """
     group = next_group(request.waiting_choices())
-    never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
-    if never:
-        lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
-        return None
+    if request.sized_for != cell.fleet.version:
+        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
+        if never:
+            lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
+            return None
+        request.sized_for = cell.fleet.version
     accepting = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
     if not any(worker.free_slots for worker in accepting):
         return None
@@ -62,22 +58,22 @@ def _best_on(
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)
     rated = _rated(cell, accepting, keys, group[0].length)
-    most = max(rating.cached for rating in rated)
+    most = max([cached for _cost_us, _at, cached in rated])
     first: Plan | None = None
     first_us = 0.0
     # a worker is costly to plan for and cheap to rate, and the cheapest one mostly has room
     heapq.heapify(rated)
     while rated:
-        rating = heapq.heappop(rated)
-        plan = _plan(cell, accepting[rating.at], group, keys)
+        cost_us, at, cached = heapq.heappop(rated)
+        plan = _plan(cell, accepting[at], group, keys)
         if fits(plan, cell.policy, cell.history):
-            if first is not None and _waits_for_room(cell, request, first, rating.cost_us - first_us):
+            if first is not None and _waits_for_room(cell, request, first, cost_us - first_us):
                 first.waits = True
                 return first
-            plan.spreads = rating.cached < most
+            plan.spreads = cached < most
             return plan
         if first is None:
-            first, first_us = plan, rating.cost_us
+            first, first_us = plan, cost_us
     return first
 
 
@@ -114,9 +110,10 @@ def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) ->
         if first in worker.index.block_of or first in worker.computing or worker.store_id:
             rated.append(_rate(cell, worker, at, keys, length))
         else:
-            backlog = worker.backlog_tokens() if worker.prefilling else 0
-            cost_us = score_us(length, backlog, len(worker.sequences), 0.0, worker.costs, budget)
-            rated.append(Rating(cost_us + pressure_us(worker, blocks), at, 0))
+            cost_us = score_us(length, worker.backlog, len(worker.sequences), 0.0, worker.costs, budget)
+            if blocks > worker.pool.empty_blocks:
+                cost_us += pressure_us(worker, blocks)
+            rated.append((cost_us, at, 0))
     return rated
 
 
@@ -133,10 +130,9 @@ def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -
         cached += joins
         new_blocks -= joins
     uncached = length - cached * worker.block_tokens
-    backlog = worker.backlog_tokens() if worker.prefilling else 0
     running = len(worker.sequences)
-    cost_us = score_us(uncached, backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
-    return Rating(cost_us + pressure_us(worker, new_blocks), at, cached)
+    cost_us = score_us(uncached, worker.backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
+    return cost_us + pressure_us(worker, new_blocks), at, cached
 
 
 def _join_run(worker: Worker, keys: list[bytes], start: int) -> int:
@@ -148,14 +144,18 @@ def _join_run(worker: Worker, keys: list[bytes], start: int) -> int:
 
 
 def waits_for_join(cell: Cell, request: Request, plan: Plan) -> bool:
-    """Another sequence computes this prefix now: wait for it, but no longer than one's own prefill would take."""
+    """Another sequence computes this prefix now: wait for it, but no longer than one's own first token would take.
+
+    One's own prefill would stand behind what is queued there, the other's included.
+    """
     if not cell.policy.join_prefill or not plan.worker.computing:
         return False
-    keys = usable_keys(plan.choices[0], plan.worker.block_tokens, cell.policy)
-    if not _join_run(plan.worker, keys, len(plan.matched) + len(plan.load_keys)):
+    if not _join_run(plan.worker, plan.keys, len(plan.matched) + len(plan.load_keys)):
         return False
     if request.join_until_us < 0:
-        own_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)
+        worker, budget = plan.worker, cell.policy.max_num_batched_tokens
+        running = len(worker.sequences)
+        own_us = score_us(plan.uncached_tokens(), worker.backlog, running, 0.0, worker.costs, budget)
         request.join_until_us = cell.now_us + max(1, int(own_us))
         cell.timers.at(request.join_until_us, "join", request)
     return cell.now_us < request.join_until_us

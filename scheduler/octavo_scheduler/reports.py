@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.batching import ahead_tokens, step_policy
+from octavo_scheduler.batching import adjust_budget, ahead_tokens
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
@@ -17,6 +17,7 @@ from octavo_scheduler.request import NO_PARENT, Phase, Request, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
+BUSY_HALF_LIFE_US = 10_000_000
 REMOTE_TIER = "remote"
 """What a kvstore calls blocks that it has just fetched from another host."""
 
@@ -27,7 +28,10 @@ class ProtocolError(Exception):
 
 def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     """Changes the state by one report. Raises ProtocolError on a report that contradicts the orders."""
-    was_healthy = worker.is_healthy(cell.now_us)
+    since_us = cell.now_us - worker.last_report_us
+    if since_us > 0:  # an idle worker reports too, so that this falls
+        weight = 1 - 2.0 ** (-since_us / BUSY_HALF_LIFE_US)
+        worker.busy_share += weight * (min(1.0, report.wall_us / since_us) - worker.busy_share)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
@@ -42,6 +46,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         if finished is not None:
             handed_over = finished.handoff is not None and finish.reason == "length" and not _at_its_end(finished)
             finished.stopping = finished.stopping or ("handoff" if handed_over else "finished")
+            worker.note_behind(finished)
             worker.hungry.pop(finished, None)
             if handed_over:
                 continue
@@ -69,8 +74,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     if report.backed_blocks:
         memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
-    if not was_healthy and worker.is_healthy(cell.now_us):
-        cell.admission_due = True
+    if not worker.healthy and worker.is_well(cell.now_us):
+        worker.healthy = cell.admission_due = True
     if report.live_seqs is not None:
         _compare_live(worker, report)
 
@@ -138,6 +143,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             if sequence.group:
                 for member in sequence.group:
                     member.group = ()
+        if sequence.behind:
+            worker.note_behind(sequence)
         if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
             if sequence.handoff is not None:
@@ -270,6 +277,7 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence
         sequence.cached_len = max(sequence.cached_len, cached)
         sequence.computed_len = max(sequence.computed_len, cached)
         sequence.walked = max(sequence.walked, transfer.base_blocks + ok)
+        worker.note_behind(sequence)
         # a short load ends in the very report that brings the first token
         if request.cached_tokens >= 0 and (request.first_token_us < 0 or request.first_token_us == cell.now_us):
             before = request.cached_tokens
@@ -294,9 +302,7 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
-    if worker.pace.adjust(worker.costs, report.decode_seqs, context_tokens, cell.policy, cell.now_us):
-        worker.orders.append(step_policy(worker, cell.policy))
-        cell.counters["budget_changes"] += 1
+    adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us
     worker.costs.observe(report.wall_us, report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)

@@ -88,6 +88,7 @@ class Sequence:
     max_positions: int  # KV positions it can ever need
     admitted_us: int
     order_number: int = 0  # of its Admit among the worker's orders
+    behind: int = 0  # tokens to prefill before it can decode, as counted in its worker's backlog
     walked: int = 0  # leading blocks that were offered to the index
     stopping: str = ""  # a Stop was sent, or the worker finished it
     wait_xfer: int = 0
@@ -224,6 +225,7 @@ class Request:
     blocks_freed: int = 0
     last_step: int = 0
     join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
+    sized_for: int = -1  # fleet version for which it was found to fit some worker
     room_until_us: int = -1  # waits for room beside its prefix until then
     # what travels in RequestTimes
     attempts: int = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
+from octavo_scheduler.batching import adjust_budget
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
@@ -44,10 +45,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     leader.forecast_start_us = forecast_us
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
-        shared = table[: plan.shared_blocks]
-        worker.pool.share_all(shared)
-        own = worker.take(plan.sibling_blocks, "admission")
-        siblings.append(_seat(cell, worker, choice, shared + own, rank, 0))
+        fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
+        siblings.append(_seat(cell, worker, choice, fork, rank, 0))
     if siblings:
         group = (leader, *siblings)
         for member in group:
@@ -111,11 +110,12 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
     sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
-    worker.pace.join(sequence.itl_target_us)
+    if worker.pace.join(sequence.itl_target_us):  # before its first step beside a prefill, not after
+        adjust_budget(cell, worker, len(worker.sequences), 0)
     cell.running_priorities[choice.request.priority] += 1
     worker.of_tenant[choice.request.tenant] += 1
     worker.hungry[sequence] = None
-    worker.prefilling[sequence] = None
+    worker.note_behind(sequence)
     worker.ungranted += sequence.ungranted(worker.block_tokens)
     choice.sequence = sequence
     choice.phase = Phase.RUNNING
@@ -163,6 +163,10 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
     first = request.admitted_us < 0
     if request.first_token_us < 0:
         request.seated_us = cell.now_us
+    since_us = request.submitted_us if first else request.waiting_since_us
+    if request.handoff is not None:
+        since_us = request.handoff.prefilled_us
+    cell.pool_waits_us[plan.worker.role] = cell.pool_waits_us.get(plan.worker.role, 0) + cell.now_us - since_us
     if first:
         if request.resumes is not None:
             pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
@@ -201,6 +205,7 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             worker_id=plan.worker.worker_id,
             attempt=request.attempts,
             recomputed_tokens=lost_tokens,
+            swapped=request.swapped,
         )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
@@ -223,6 +228,7 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
         return
     sequence.stopping = reason
     worker = cell.fleet.workers[sequence.epoch]
+    worker.note_behind(sequence)
     cell.touched[worker] = None
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
@@ -305,7 +311,7 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     request.last_step = max(request.last_step, step)
     forget_computing(worker, sequence)
     worker.hungry.pop(sequence, None)
-    worker.prefilling.pop(sequence, None)
+    worker.note_behind(sequence, gone=True)
     worker.ungranted -= sequence.ungranted(worker.block_tokens)
     worker.preempting.discard(sequence.seq)
     worker.pace.leave(sequence.itl_target_us)
@@ -440,7 +446,6 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     worker.transfers.clear()
     worker.computing.clear()
     worker.hungry.clear()
-    worker.prefilling.clear()
     cell.touched.pop(worker, None)
     cell.fleet.changed()
     cell.effects.limits_changed = True

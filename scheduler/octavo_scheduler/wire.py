@@ -80,6 +80,9 @@ def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitt
         namespace_root=message.namespace_root,
         cache=read_rule(message.cache) if message.HasField("cache") else NO_RULE,
         namespace_tag=message.namespace_tag,
+        pause_tool=message.pause_tool,
+        pause_expected_us=message.pause_expected_us,
+        resumes=message.resumes,
     )
 
 
@@ -104,6 +107,9 @@ def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) ->
     if kind == "cancel":
         order = message.cancel
         return events.Cancelled(now_us, gateway, order.request_id, order.reason or "client_cancel", order.tenant)
+    if kind == "pause":
+        pause = message.pause
+        return events.Paused(now_us, gateway, pause.request_id, pause.tool, pause.expected_us, pause.tenant)
     if kind == "stop_choice":
         stop = message.stop_choice
         return events.ChoiceStopped(now_us, gateway, stop.request_id, stop.index, stop.at_len)
@@ -142,6 +148,8 @@ def write_update(update: Update) -> Iterator[pb.RequestEvent]:
         yield pb.RequestEvent(request_id=name, choice_finished=choice)
     if update.finished is not None:
         yield pb.RequestEvent(request_id=name, finished=_finished(update))
+    if update.pause is not None:
+        yield pb.RequestEvent(request_id=name, pause_result=pb.PauseResult(decision=update.pause))
     if update.cancel is not None:
         answer = update.cancel
         result = pb.CancelResult(

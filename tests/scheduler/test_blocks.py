@@ -53,10 +53,10 @@ def test_a_double_free_is_an_error() -> None:
 def test_a_fork_shares_full_blocks_and_owns_the_partial_one() -> None:
     blocks = pool(9)
     table = blocks.take(3)
-    fork = blocks.fork(table, 10, 4)
+    fork = blocks.fork(table, 2, 1)
     assert fork[:2] == table[:2] and len(fork) == 3 and fork[2] not in table
     assert not blocks.is_exclusive(table[0]) and blocks.is_exclusive(table[2])
-    whole = blocks.fork(fork, 8, 4)
+    whole = blocks.fork(fork, 2, 0)
     assert whole == table[:2], "nothing is partial: nothing is taken"
     assert blocks.drop_all(reversed(table)) == 1, "the shared ones have other owners"
     assert blocks.drop_all(reversed(fork)) == 1 and blocks.drop_all(whole) == 2
@@ -67,7 +67,7 @@ def test_a_fork_without_a_free_block_takes_nothing() -> None:
     blocks = pool(3)
     table = blocks.take(2)
     with pytest.raises(OutOfBlocks):
-        blocks.fork(table, 5, 4)
+        blocks.fork(table, 1, 1)
     assert blocks.leaked([table], []) == 0
 
 

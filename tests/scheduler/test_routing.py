@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from octavo.keys import extend_keys
-from octavo_scheduler import placement
+from octavo_scheduler import draining, placement
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.events import Calibration, WorkerJoined
@@ -60,7 +60,7 @@ def queue_on(worker: Worker, count: int, tokens: int) -> None:
             900 + number, worker.free_slots.pop(), number, worker.epoch, choice, table, tokens, 0, 0, tokens, 0
         )
         worker.sequences[made.seq] = worker.slots[made.slot] = made  # type: ignore[assignment]
-        worker.prefilling[made] = None
+        worker.note_behind(made)
 
 
 def two_workers() -> tuple[Cell, Worker, Worker, Request]:
@@ -86,7 +86,7 @@ def test_the_choice_flips_where_the_predicted_wait_equals_the_saved_prefill() ->
     for tokens in range(SIZE, 1200, SIZE):
         cell, warm, cold, request = two_workers()
         queue_on(warm, 20, tokens)
-        backlog = warm.backlog_tokens()
+        backlog = warm.backlog
         wait_us = score_us(40, backlog, 20, 0.0, costs, budget) - score_us(40, 0, 0, 0.0, costs, budget)
         saved_us = cold_us - score_us(40, 0, 0, 0.0, costs, budget)
         took = chosen(cell, request)
@@ -110,7 +110,7 @@ def test_an_unhealthy_worker_is_never_chosen_for_its_cache(why: str) -> None:
     assert chosen(cell, request) is warm
     match why:
         case "draining":
-            warm.draining = True
+            draining.close(cell, warm)
         case "quiet":
             warm.last_report_us -= cell.policy.worker_silence_us // 2 + 1
         case "stuck":
@@ -118,8 +118,9 @@ def test_an_unhealthy_worker_is_never_chosen_for_its_cache(why: str) -> None:
             warm.last_progress_us -= cell.policy.progress_timeout_us // 2 + 1
         case "closed":
             warm.closed_until_us = cell.now_us + 1
+    warm.healthy = warm.is_well(cell.now_us)  # as the audit does once a second
     assert chosen(cell, request) is cold
-    cold.draining = True
+    draining.close(cell, cold)
     assert placement.best_plan(cell, request) is None, "rather nowhere than there"
 
 
@@ -177,6 +178,7 @@ def test_a_request_waits_for_room_beside_its_prefix_but_not_longer_than_it_saves
     queue_on(warm, 1, 16)
     for sequence in warm.sequences.values():
         sequence.computed_len = sequence.length - 1
+        warm.note_behind(sequence)
         sequence.choice.request.max_tokens = 5
     taken, warm.free_slots = warm.free_slots, []
     plan = placement.best_plan(cell, request)

@@ -148,7 +148,7 @@ def _read(workers: list[Worker], now_us: int) -> PoolRates | None:
 def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int) -> float:
     """From an admission on `worker` to its first token: the step under way, then its prefill behind those before it."""
     costs = worker.costs
-    backlog = worker.backlog_tokens() if worker.prefilling else 0
+    backlog = worker.backlog
     decoding = context = 0
     for sequence in worker.sequences.values():
         if not sequence.stopping:

@@ -34,7 +34,7 @@ def split_roles(workers: list[Worker]) -> tuple[list[Worker], list[Worker]]:
 def possible(cell: Cell, group: list[Choice], keys: list[bytes]) -> bool:
     """Whether this request can be handed over at all: one choice, with keys, that decodes."""
     request = group[0].request
-    decodes = request.max_len - group[0].length > 1
+    decodes = request.max_len - group[0].length > 1 and request.cache.goes_below
     return len(request.choices) == 1 and bool(keys) and decodes and request.failed_handoffs < MAX_FAILED
 
 
@@ -76,7 +76,7 @@ def waits_for_credit(cell: Cell, plan: Plan | None, sources: list[Worker], servi
 def first_token_us(cell: Cell, plan: Plan) -> float:
     """Predicted time to the first token by this plan."""
     worker, budget = plan.worker, cell.policy.max_num_batched_tokens
-    tokens = plan.uncached_tokens() + (worker.backlog_tokens() if worker.prefilling else 0)
+    tokens = plan.uncached_tokens() + worker.backlog
     load_us = worker.link.predict_us(len(plan.load_keys) * worker.block_bytes) if plan.load_keys else 0.0
     beside_us = len(worker.sequences) * worker.costs.decode_seq_us * -(-tokens // max(1, budget))
     return load_us + beside_us + worker.costs.predict_prefill_us(tokens, budget)
