@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from random import Random
@@ -14,7 +15,6 @@ from octavo_cli.bench.work import BadPlan
 from octavo_cli.engine_bench.child import Child
 from octavo_cli.engine_bench.engine import given_flags
 from octavo_cli.engine_bench.quality import prose_ids
-import itertools
 
 MODULE = "octavo_gpuworker.blending"
 ASKED_TOKENS = 24

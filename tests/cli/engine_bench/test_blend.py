@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.engine_bench.blend import ASKED_TOKENS, blend_cases, blend_figures, blend_ratios
-import itertools
 
 
 def test_no_passage_follows_the_one_before_it_and_the_question_is_in_one() -> None:
