@@ -128,6 +128,8 @@ class Scheduler:
     """Tokens per step while decodes run."""
     max_num_batched_tokens_alone: int = 0
     """Tokens per step with no decode running; 0: four times max_num_batched_tokens, 2048 at most."""
+    pause: Literal["auto", "keep", "offload", "drop"] = "auto"
+    """What becomes of the KV of a client that pauses for a tool; auto: what is predicted to cost least."""
     max_waiting_requests: int = 4096
     """Queue limit; more are rejected with RESOURCE_EXHAUSTED."""
     max_waiting_prompt_tokens: int = 2_000_000
