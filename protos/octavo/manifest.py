@@ -87,7 +87,7 @@ class Engine:
     pipeline_parallel: int = 1
     """Pipeline stages per model replica."""
     deterministic: bool = False
-    """Batch-invariant kernels: the same request gives the same bits in any batch."""
+    """Batch-invariant native kernels: the same request gives the same bits in any batch, and after a preemption; prefill is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,6 @@ TIERS = (*KEEPING_TIERS, "remote")
 NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
-    "engine.deterministic": (False,),
     "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),
