@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.batching import ahead_tokens, step_policy
+from octavo_scheduler.batching import adjust_budget, ahead_tokens
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
@@ -302,9 +302,7 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
-    if worker.pace.adjust(worker.costs, report.decode_seqs, context_tokens, cell.policy, cell.now_us):
-        worker.orders.append(step_policy(worker, cell.policy))
-        cell.counters["budget_changes"] += 1
+    adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us
     worker.costs.observe(report.wall_us, report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)

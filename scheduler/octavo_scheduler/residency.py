@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
+from octavo_scheduler.batching import adjust_budget
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
@@ -109,7 +110,8 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
     sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
-    worker.pace.join(sequence.itl_target_us)
+    if worker.pace.join(sequence.itl_target_us):  # before its first step beside a prefill, not after
+        adjust_budget(cell, worker, len(worker.sequences), 0)
     cell.running_priorities[choice.request.priority] += 1
     worker.of_tenant[choice.request.tenant] += 1
     worker.hungry[sequence] = None

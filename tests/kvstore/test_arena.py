@@ -230,7 +230,7 @@ def test_a_volume_that_is_too_small_is_refused_with_both_numbers(tmp_path: Path)
         ArenaFolder(tmp_path / "missing", 1)
 
 
-def test_another_block_size_lays_the_arena_out_anew_when_nobody_has_a_slot(folder: ArenaFolder) -> None:
+def test_another_block_size_lays_the_arena_out_anew_when_nobody_has_it_mapped(folder: ArenaFolder) -> None:
     store, arena, desk = make(folder)
     small = Client(desk).attach()
     small.put(1)
@@ -238,8 +238,10 @@ def test_another_block_size_lays_the_arena_out_anew_when_nobody_has_a_slot(folde
     name = f"octavo-lease-{uuid.uuid4().hex}"
     fd = os.open(folder.path / name, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    assert desk.attach(16_000, name) is None, "slots are lent out: this client copies through messages"
+    assert desk.attach(16_000, name) is None, "this client's blocks travel in messages"
     unpin(store, desk, lease)
+    assert desk.attach(16_000, name) is None, "the other one would copy from an arena that is gone"
+    small.die()
     given = desk.attach(16_000, name)
     assert given is not None and given.file.slot_bytes == 16_384
     assert not store.contains(key_of(1), LAYOUT) and arena.audit() == []

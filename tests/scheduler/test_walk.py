@@ -287,7 +287,7 @@ def test_walk(seed: int) -> None:
 def test_walks_reach_every_corner() -> None:
     """A walk that never preempts, loads or loses a worker would prove nothing."""
     total: dict[str, float] = {}
-    for seed in range(10):
+    for seed in range(6, 16):
         for name, value in Walk(seed).run(1500).core.cell.counters.items():
             total[name] = total.get(name, 0) + value
     for name in (

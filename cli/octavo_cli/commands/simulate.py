@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from functools import partial
@@ -68,6 +69,19 @@ def simulate(
     cost_per_hour: Annotated[
         float, typer.Option("--cost-per-hour", help="Of one worker, for cost per good request.")
     ] = 0.0,
+    autoscale: Annotated[
+        str,
+        typer.Option(
+            "--autoscale", help="Let the workers follow the load: queue, tokens, slo; several compare: queue,slo."
+        ),
+    ] = "",
+    scale_delay: Annotated[
+        str,
+        typer.Option(
+            "--scale-delay", help="autoscale: from the order of a worker to its first request, as 240s or 4m."
+        ),
+    ] = "240s",
+    spare: Annotated[int, typer.Option("--spare", help="autoscale: workers kept beyond what is wanted.")] = 0,
     roles: Annotated[
         str,
         typer.Option(
@@ -104,9 +118,16 @@ def simulate(
         "cell_workers": cell_workers,
         "cost_per_hour": cost_per_hour,
     }
+    if autoscale:
+        rules = [name.strip() for name in autoscale.split(",")]
+        task["autoscale"] = {"rules": rules, "delay_s": _seconds(scale_delay), "spare": spare}
     setups = setups_of(roles, workers) if roles else []
     if setups and (len(loops) > 1 or plot_path):
         raise BadPlan("--roles: compares at one rate and draws nothing; give one --rate, no --plot", field="roles")
+    if autoscale and (setups or plot_path):
+        raise BadPlan(
+            "--autoscale: goes without --roles and draws nothing; leave out --roles and --plot", field="autoscale"
+        )
     results: list[Figure] = []
     points: dict[str, Any] = {}
     answer: dict[str, Any] = {}
@@ -138,6 +159,14 @@ def simulate(
     if plot_path:
         draw(Path(plot_path), panels(figures, [(suffix, loop.rate_per_s) for suffix, loop in loops], points))
     show_figures(figures, json_path)
+
+
+def _seconds(text: str) -> float:
+    """A duration such as 240s, 4m or 1h. Raises BadPlan."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", text.strip())
+    if found is None:
+        raise BadPlan(f"--scale-delay: {text!r} is no duration; write 240s, 4m or 1h", field="scale-delay")
+    return float(found.group(1)) * {"s": 1, "m": 60, "h": 3600}[found.group(2)]
 
 
 def _rates(text: str, kind: str) -> list[tuple[str, float]]:

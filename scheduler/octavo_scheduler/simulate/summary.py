@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 from octavo.figures import Figure, figure_of, quantile
 
+from octavo_scheduler.cell import PREDICTED
 from octavo_scheduler.simulate.cell_run import GAP_UNIT_US, CellResult, Sample
 from octavo_scheduler.simulate.fleet_run import SAMPLES, Plan
 from octavo_scheduler.simulate.roles import role_figures
@@ -148,6 +149,12 @@ def _load(plan: Plan, results: Sequence[CellResult], span_us: int) -> list[Figur
         ("starved_steps", "steps"),
     ):
         figures.append(Figure(name, sum(result.counters.get(name, 0) for result in results), unit))
+    for kind in PREDICTED:
+        seen = [result.prediction_errors[kind] for result in results if result.prediction_errors.get(kind, (0,))[0]]
+        if seen:  # of the worst cell
+            count = sum(item[0] for item in seen)
+            figures.append(Figure(f"{kind}_prediction_error_p50", max(item[1] for item in seen), "share", count))
+            figures.append(Figure(f"{kind}_prediction_error_p90", max(item[2] for item in seen), "share", count))
     figures.append(Figure("max_service_gap", max(result.max_service_gap_ms for result in results), "ms"))
     return figures
 

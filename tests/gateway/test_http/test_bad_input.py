@@ -186,7 +186,7 @@ async def test_harmless_and_unknown_fields_are_taken(edge: Any) -> None:
         (InvalidRequest("x", field="logprobs"), PLAIN, {"logprobs": 99}, 400, "logprobs"),
         (InvalidRequest("x", field="sampling.logit_bias[49152]"), PLAIN, {}, 400, "logit_bias[49152]"),
         (InvalidRequest("x", field="include_stop_str"), PLAIN, {}, 400, "include_stop_str_in_output"),
-        (InvalidRequest("x", field="deadline_ms"), PLAIN, {}, 400, "X-Octavo-Deadline-Ms"),
+        (InvalidRequest("x", field="deadline_ms"), PLAIN, {}, 400, "deadline_ms"),
     ],
 )
 async def test_what_the_gateway_refuses_carries_the_clients_name(
