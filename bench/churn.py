@@ -5,6 +5,8 @@ Each backend alone, in a process of its own, for `--minutes`: one thread puts ba
 as large as the tier, another gets with the same popularity (Zipf, s = 0.9) and compares what comes back. Numbers are those of the tier's own
 calls; the page cache is not dropped, which favours payloads in LMDB.
 
+After the churn the tier is opened anew with nothing of it in the page cache: start and cold gets.
+
     python bench/churn.py --minutes 5 --json churn.json       both backends, 1 GiB
     python bench/churn.py --minutes 30 --backends slab        the long form
 """
@@ -15,6 +17,7 @@ import argparse
 import hashlib
 import json
 import multiprocessing
+import os
 import random
 import tempfile
 import threading
@@ -32,6 +35,7 @@ from octavo_kvstore.tiers.slab import SlabTier
 
 BLOCK_BYTES = 368_640
 BATCH_BLOCKS = 8
+COLD_GETS = 300
 OVER = 3
 """The universe of blocks in capacities."""
 LAYOUT = hashlib.sha256(b"churn").digest()
@@ -95,15 +99,46 @@ def churn(backend: str, capacity_bytes: int, minutes: float, puts_per_s: float, 
     reader.join()
     tier.close()
     payload_bytes = tier.written_bytes
+    amplification = (written_bytes() - io_before) / payload_bytes
+    start_s, cold_s = reopened(backend, folder, capacity_bytes)
     return {
+        "start_s": start_s,
+        "cold_s": cold_s,
         "gets": gets,
         "wrong": len(wrong),
         "largest_bytes": max(largest, on_disk(folder)),
-        "amplification": (written_bytes() - io_before) / payload_bytes,
+        "amplification": amplification,
         "turnovers": payload_bytes / capacity_bytes,
         "refused": outcomes[Put.REFUSED],
         "commits": tier.commits,
     }
+
+
+def reopened(backend: str, folder: Path, capacity_bytes: int) -> tuple[float, list[float]]:
+    """Seconds to open the tier as the churn left it, and of gets; no page of the files is in the cache before either."""
+    drop_page_cache(folder)
+    began_s = time.perf_counter()
+    tier = BACKENDS[backend](folder, capacity_bytes)
+    start_s = time.perf_counter() - began_s
+    drop_page_cache(folder)  # the probe of the start has read them
+    took: list[float] = []
+    keys = tier.keys()
+    for key in random.Random(4).sample(keys, min(COLD_GETS, len(keys))):
+        began_s = time.perf_counter()
+        found = tier.get(key, LAYOUT)
+        took.append(time.perf_counter() - began_s)
+        if found is None:
+            raise RuntimeError("a block that is held did not come back")
+    tier.close()
+    return start_s, took
+
+
+def drop_page_cache(folder: Path) -> None:
+    for path in folder.iterdir():
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 def written_bytes() -> int:
@@ -136,6 +171,9 @@ def figures_of(backend: str, result: dict[str, Any], capacity_bytes: int, minute
         ("get_p99_first_third", quantile(early, 0.99), "ms", len(early)),
         ("get_p99_last_third", quantile(late, 0.99), "ms", len(late)),
         ("get_p99_last_over_first", quantile(late, 0.99) / quantile(early, 0.99), "ratio", len(late)),
+        ("get_p50_cold", 1000 * quantile(result["cold_s"], 0.5), "ms", len(result["cold_s"])),
+        ("get_p99_cold", 1000 * quantile(result["cold_s"], 0.99), "ms", len(result["cold_s"])),
+        ("start", result["start_s"], "s", 1),
         ("hit_share", len(hits) / max(1, len(result["gets"])), "ratio", len(result["gets"])),
         ("refused", float(result["refused"]), "blocks", 1),
         ("wrong", float(result["wrong"]), "blocks", len(hits)),

@@ -209,7 +209,8 @@ def chunking_scenes(alone_ms: float, prefill_ms: float, count: int) -> dict[str,
     """8 streams for as long as the prompts take to come and go, and the same streams alone."""
     spacing_s = 1.5 * prefill_ms / 1000
     begin_s = 20 * alone_ms / 1000
-    tokens = int((begin_s + count * spacing_s) * 1000 / alone_ms)
+    # as many as are said between whole prompts: their stalls are then no rare gaps, and chunked ones fill the time
+    tokens = int((begin_s + count * (spacing_s - prefill_ms / 1000)) * 1000 / alone_ms)
     streams = [Ask("stream", 0.0, STREAM_PROMPT, tokens, slo_class="stream") for _ in range(STREAMS)]
     prompts = [Ask("prompt", begin_s + number * spacing_s, PROMPT, 1) for number in range(count)]
     return {"alone": [replace(item, output=min(tokens, 100)) for item in streams], "with": [*streams, *prompts]}

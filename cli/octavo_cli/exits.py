@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from octavo.client.faults import UNREACHABLE
-from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, UnknownModel
+from octavo.errors import InvalidRequest, OctavoError, Unauthenticated, UnknownModel, UnknownPreload
 from octavo.manifest import ManifestError
 
 OK = 0
@@ -51,4 +51,5 @@ def exit_code(error: OctavoError) -> int:
         return known
     if error.reason == UNREACHABLE:
         return NO_CLUSTER
-    return USAGE if isinstance(error, ManifestError | InvalidRequest | UnknownModel | Unauthenticated) else FAILED
+    usage = ManifestError | InvalidRequest | UnknownModel | UnknownPreload | Unauthenticated
+    return USAGE if isinstance(error, usage) else FAILED

@@ -11,6 +11,7 @@ from octavo.errors import OctavoError
 from octavo_cli.commands import (
     ask,
     bench,
+    cache,
     check,
     cluster,
     demo,
@@ -53,7 +54,23 @@ def root(
     """Octavo serves language models."""
 
 
-for group in (cluster, drain, ask, top, trace, diagnose, profile, doctor, bench, check, gate, simulate, size, demo):
+for group in (
+    cluster,
+    drain,
+    ask,
+    top,
+    trace,
+    diagnose,
+    profile,
+    doctor,
+    bench,
+    cache,
+    check,
+    gate,
+    simulate,
+    size,
+    demo,
+):
     group.register(app)
 
 

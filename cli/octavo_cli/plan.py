@@ -15,6 +15,7 @@ from octavo_cli.ports import PortLeases, reachable
 Kind = Literal["scheduler", "kvstore", "gpuworker", "gateway"]
 KINDS: tuple[Kind, ...] = ("scheduler", "kvstore", "gpuworker", "gateway")
 MODULES: dict[str, str] = {kind: f"octavo_{kind}" for kind in KINDS}
+ROLES = ("prefill", "decode", "both")
 STOP_ORDER: tuple[tuple[Kind, ...], ...] = (("gateway",), ("gpuworker", "kvstore"), ("scheduler",))
 """Who is drained first: the gateway ends the requests, then nobody needs the others."""
 
@@ -36,15 +37,24 @@ def plan_cluster(
     workers: int,
     leases: PortLeases,
     modules: Mapping[str, str] = MODULES,
+    roles: Sequence[str] = (),
 ) -> list[ServicePlan]:
     """The processes of a cluster, in the order they are started.
 
     `passed` are the user's own flags, given to every service before the ones that join them. Addresses the user set
-    are taken as they are, the gateway's defaults if free, everything else gets a free port. Raises ManifestError.
+    are taken as they are, the gateway's defaults if free, everything else gets a free port. `roles`: one per worker
+    (gpuworker.role); none: the manifest's. Raises ManifestError.
     """
     if workers < 1:
         raise ManifestError(f"--workers: {workers} is too few; give at least 1", field="workers")
+    if roles and len(roles) != workers:
+        raise ManifestError(f"--roles: {len(roles)} roles for {workers} workers; give one for each", field="roles")
+    for role in roles:
+        if role not in ROLES:
+            raise ManifestError(f"--roles: {role!r} is unknown; use {', '.join(ROLES)}", field="roles")
     manifest = settings.manifest
+    if "prefill" in roles and not manifest.cache.tiers:
+        raise ManifestError("--roles: prefill hands over through the kvstore; give cache.tiers", field="roles")
     run_dir = os.path.abspath(manifest.deployment.run_dir)
 
     def address(key: str, value: str, published: bool = False) -> str:
@@ -80,6 +90,8 @@ def plan_cluster(
             joined["gpuworker.worker_id"] = f"{manifest.gpuworker.worker_id or 'gpuworker'}-{index}"
         if workers > 1 and settings.sources.get("engine.threads", "default") == "default":
             joined["engine.threads"] = max(1, (os.cpu_count() or 1) // workers)
+        if roles:
+            joined["gpuworker.role"] = roles[index]
         add("gpuworker", f"gpuworker-{index}", listen, joined)
     grpc_listen = address("gateway.grpc_listen", manifest.gateway.grpc_listen, published=True)
     http_listen = address("gateway.http_listen", manifest.gateway.http_listen, published=True)

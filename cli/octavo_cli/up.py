@@ -34,6 +34,7 @@ def run_foreground(
     ready_timeout_s: float,
     watcher: Watcher | None = None,
     modules: Mapping[str, str] = MODULES,
+    roles: Sequence[str] = (),
 ) -> int:
     """Runs a cluster until SIGINT, SIGTERM or SIGHUP; returns the exit code.
 
@@ -47,7 +48,7 @@ def run_foreground(
         set_logs_aside(run_dir)
         leases = PortLeases()
         try:
-            plans = plan_cluster(settings, flags, workers, leases, modules)
+            plans = plan_cluster(settings, flags, workers, leases, modules, roles)
             drain_timeout_s = settings.manifest.deployment.drain_timeout_s
             gate_flags = flags if settings.manifest.release_gate.enabled else None
             supervisor = Supervisor(plans, run_dir, drain_timeout_s, watcher, gate_flags)
@@ -119,6 +120,7 @@ def start_detached(
     ready_timeout_s: float,
     console: Console,
     modules: Mapping[str, str] = MODULES,
+    roles: Sequence[str] = (),
 ) -> ClusterState:
     """Starts a cluster in the background and returns its state once it is ready.
 
@@ -132,6 +134,7 @@ def start_detached(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "octavo_cli", "up", "--workers", str(workers)]
     command += ["--ready-timeout-s", str(ready_timeout_s)]
+    command += ["--roles", ",".join(roles)] if roles else []
     for kind, module in modules.items():
         if module != MODULES[kind]:
             command += ["--module", f"{kind}={module}"]

@@ -22,9 +22,12 @@ from octavo.errors import OctavoError
 from octavo.manifest import ModelSettings
 from octavo.rpc.channels import open_channel
 from octavo.rpc.host import EXIT_MISMATCH, Host, run_service
-from octavo.v1 import inference_pb2
+from octavo.v1 import cache_pb2, inference_pb2
 
 from octavo_gateway.admission import Admission, GenerationDefaults
+from octavo_gateway.caching.cache_link import CacheLink
+from octavo_gateway.caching.preloads import Preloads
+from octavo_gateway.caching.service_wire import CacheServicer, register_cache
 from octavo_gateway.chat import ChatRenderer
 from octavo_gateway.gate_link import start_gate
 from octavo_gateway.gateway import ModelFacts, OctavoGateway
@@ -34,7 +37,7 @@ from octavo_gateway.page.cell_wire import CellWatch
 from octavo_gateway.page.feed import LiveFeed
 from octavo_gateway.page.latency import LatencyWindow
 from octavo_gateway.release_gate import Gate
-from octavo_gateway.service import InferenceServicer, register
+from octavo_gateway.service import InferenceServicer, abort, edge_context, register
 from octavo_gateway.tenants import TenantDirectory
 from octavo_gateway.tokenizer_files import generation_defaults, load_tokenizer
 from octavo_gateway.upstream import Upstream, UpstreamSettings
@@ -123,9 +126,10 @@ async def setup(host: Host) -> None:
     )
     window = LatencyWindow(time.monotonic, manifest.scheduler.default_slo_class, metrics.missed_by)
     tenants = TenantDirectory(manifest.tenants.keys, manifest.tenants.admins)
+    cache = CacheLink(channel)
     gateway = OctavoGateway(
         admission, upstream, tenants, facts, metrics, host.tracer, host.log,
-        time.monotonic, settings.slow_client_timeout_s, gate, window.ended,
+        time.monotonic, settings.slow_client_timeout_s, gate, window.ended, Preloads(cache),
     )  # fmt: skip
     feed = LiveFeed(
         CellWatch(channel), window, upstream.live_requests, time.monotonic, admission.model, host.log,
@@ -133,6 +137,9 @@ async def setup(host: Host) -> None:
     )  # fmt: skip
     metrics.watch_viewers(lambda: feed.viewers)
     register(InferenceServicer(gateway, host.log), host.server, settings.max_body_bytes)
+    servicer = CacheServicer(cache, admission, tenants, gate, lambda context: edge_context(context).api_key, abort)
+    register_cache(servicer, host.server, abort, settings.max_body_bytes)
+    host.announce(cache_pb2.DESCRIPTOR)
     host.announce(inference_pb2.DESCRIPTOR)
     host.on_drain(gateway.drain)
     await host.listen(settings.grpc_listen)

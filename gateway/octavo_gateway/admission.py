@@ -13,7 +13,7 @@ from typing import Final
 
 from blake3 import blake3
 from octavo.errors import UnknownModel
-from octavo.keys import choice_seed, extend_keys, namespace_root
+from octavo.keys import choice_seed, extend_keys, namespace_root, namespace_tag
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
@@ -116,7 +116,11 @@ class AdmittedRequest:
     cache_priority: int = 0
     cache_tiers: Sequence[str] = ()
     cache_preload: str = ""
+    pause_tool: str = ""
+    pause_expected_ms: int = 0
+    resumes: str = ""
     generation: int = 0  # of the tenant's namespace, in the keys
+    namespace_tag: bytes = b""  # 16 bytes, by which stores tell tenants apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,9 @@ class Admission:
         check.name("idempotency_key", params.idempotency_key, MAX_NAME_CHARS)
         check.name("slo_class", params.slo_class, MAX_NAME_CHARS)
         check_cache(params)
+        check.name("pause.tool", params.pause_tool, MAX_NAME_CHARS)
+        check.integer("pause.expected_ms", params.pause_expected_ms, 0, 2**32 - 1)
+        check.name("resumes", params.resumes, MAX_NAME_CHARS)
         check.integer("priority", params.priority, -I32 - 1, I32)
         check.integer("deadline_ms", params.deadline_ms, 0, 2**32 - 1)
         if params.n is not None:
@@ -242,7 +249,11 @@ class Admission:
             cache_priority=params.cache_priority,
             cache_tiers=tuple(params.cache_tiers),
             cache_preload=params.cache_preload,
+            pause_tool=params.pause_tool,
+            pause_expected_ms=params.pause_expected_ms,
+            resumes=params.resumes,
             generation=limits.generations.get(tenant, 0),
+            namespace_tag=namespace_tag(self.secret, tenant),
         )
 
     def keys(self, prompt_ids: Sequence[int], tenant: str, salt: str, limits: Limits) -> bytes:
@@ -260,7 +271,14 @@ class Admission:
             keys = self.keys(admitted.prompt_ids, admitted.tenant, admitted.cache_salt, limits)
             root = self.root(admitted.tenant, admitted.cache_salt, limits)
         generation = limits.generations.get(admitted.tenant, 0)
-        return replace(admitted, prompt_keys=keys, root_key=limits.root_key, namespace_root=root, generation=generation)
+        return replace(
+            admitted,
+            prompt_keys=keys,
+            root_key=limits.root_key,
+            namespace_root=root,
+            generation=generation,
+            namespace_tag=namespace_tag(self.secret, admitted.tenant),
+        )
 
     def _max_tokens(self, params: RequestParams, prompt_tokens: int, limits: Limits) -> int:
         room = limits.max_model_len - prompt_tokens

@@ -7,14 +7,16 @@ or end of one at a message's border; afterwards only unbroken control tokens are
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jinja2
 from octavo.artifacts import BadArtifact
 from octavo.errors import FeatureOff, InvalidRequest
 
+from octavo_gateway.caching.tools import canonical_tools
 from octavo_gateway.requests import ChatMessage
 from octavo_gateway.template_sandbox import MAX_CHARS, TemplateLimit, compile_template, render_bounded
 from octavo_gateway.tokenizer import Tokenizer
@@ -57,12 +59,20 @@ class ChatRenderer:
         except Exception as error:
             raise BadArtifact(f"chat template: fails on a plain user message ({error}); repair it") from error
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True, mark: str = "") -> str:
-        """The prompt's text. InvalidRequest when the template refuses these messages; FeatureOff without a template."""
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        mark: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """The prompt's text, tools in canonical order. InvalidRequest when the template refuses these messages; FeatureOff
+        without a template."""
         if self._template is None:
             raise FeatureOff("this model has no chat template; use a raw prompt instead of messages")
         try:
-            return self._render(self._variables(messages, add_generation_prompt, mark), len(messages))
+            return self._render(self._variables(messages, add_generation_prompt, mark, tools), len(messages))
         except TemplateLimit as error:
             raise InvalidRequest(f"messages: the chat template gave up on them: {error}", field="messages") from error
         except jinja2.exceptions.SecurityError as error:
@@ -72,18 +82,46 @@ class ChatRenderer:
         except Exception as error:  # a template is a program of its own and raises what it likes
             raise InvalidRequest(f"messages: the chat template refuses them: {error}", field="messages") from error
 
-    def encode(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Prompt ids of checked messages. InvalidRequest as `render`."""
-        mark = _unused_mark(messages)
-        text = self.render(messages, add_generation_prompt=add_generation_prompt, mark=mark)
+        mark = _unused_mark(messages, json.dumps(canonical_tools(tools), ensure_ascii=False) if tools else "")
+        text = self.render(messages, add_generation_prompt=add_generation_prompt, mark=mark, tools=tools)
         return self._tokenizer.one_bos(self._tokenizer.encode(text, parse_special=True, mark=mark))
+
+    def encode_behind_system(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+        """Ids of checked messages as they follow a system message that is not given here: what `encode` gives for both less
+        what it gives for the first alone. InvalidRequest as `render`, and for a template that has no such border."""
+        if messages and messages[0].role == "system":
+            raise InvalidRequest(
+                "messages[0].role: the preload is the system message; leave yours out", field="messages[0].role"
+            )
+        mark = _unused_mark(messages)
+        system = ChatMessage("system", "-")
+        head = self.render([system], add_generation_prompt=False, mark=mark)
+        text = self.render([system, *messages], add_generation_prompt=add_generation_prompt, mark=mark)
+        if not head or not text.startswith(head):
+            raise InvalidRequest(
+                "cache.preload: this model's chat template does not keep a system message in front; preload the documents as raw text",
+                field="cache.preload",
+            )
+        return self._tokenizer.encode(text[len(head) :], parse_special=True, mark=mark)
 
     def _render(self, variables: dict[str, Any], messages: int) -> str:
         assert self._template is not None
         return render_bounded(self._template, variables, max_steps=_BASE_STEPS + _STEPS_PER_MESSAGE * messages)
 
     def _variables(
-        self, messages: Sequence[ChatMessage], add_generation_prompt: bool, mark: str = ""
+        self,
+        messages: Sequence[ChatMessage],
+        add_generation_prompt: bool,
+        mark: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
         plain = [
             {"role": m.role, "content": self._broken(m.content, mark)}
@@ -96,7 +134,7 @@ class ChatRenderer:
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self._tokenizer.text_of(self._tokenizer.bos_id),
             "eos_token": self._tokenizer.text_of(eos),
-            "tools": None,
+            "tools": canonical_tools(tools, lambda text: self._broken(text, mark)) or None,
             "documents": None,
         }
 
@@ -125,9 +163,9 @@ class ChatRenderer:
         return broken
 
 
-def _unused_mark(messages: Sequence[ChatMessage]) -> str:
+def _unused_mark(messages: Sequence[ChatMessage], beside: str = "") -> str:
     for mark in _NONCHARACTERS:
-        if not any(mark in m.content or mark in m.name for m in messages):
+        if mark not in beside and not any(mark in m.content or mark in m.name for m in messages):
             return mark
     raise InvalidRequest(
         "messages: they use every Unicode noncharacter U+FDD0 to U+FDEF; leave one out", field="messages"

@@ -27,6 +27,7 @@ from opentelemetry.trace import Tracer
 
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.admission import MAX_NAME_CHARS, UNKNOWN_LIMITS, Admission, AdmittedRequest
+from octavo_gateway.caching.preloads import Preloaded, Preloads, adopt_salt, continue_preload
 from octavo_gateway.chat import check_messages
 from octavo_gateway.generation import GenerationView
 from octavo_gateway.live import LiveRequest
@@ -78,7 +79,9 @@ class OctavoGateway:
         slow_client_timeout_s: float = 10.0,
         gate: Gate | None = None,
         on_end: Callable[[LiveRequest], None] = lambda live: None,
+        preloads: Preloads | None = None,
     ) -> None:
+        self._preloads = preloads
         self._on_end = on_end
         self.slow_client_timeout_s = slow_client_timeout_s
         self._admission = admission
@@ -146,7 +149,7 @@ class OctavoGateway:
         self._admission.check(params, limits)
         tokenizing_ns = time.time_ns()
         tokenizing = self._clock()
-        prompt_ids = await self._encode(params)
+        prompt_ids = await self._encode(params, await self._preload(params, tenant))
         tokenized = self._clock()
         span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
         deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
@@ -159,11 +162,26 @@ class OctavoGateway:
         await self._accepted(live, span)
         return GenerationView(live, span, self._tokenizer, self._clock, self._log, tokenized_s=tokenized)
 
-    async def _encode(self, params: RequestParams) -> list[int]:
+    async def _preload(self, params: RequestParams, tenant: str) -> Preloaded | None:
+        """What the request continues, as it is now. Raises UnknownPreload, InvalidRequest, Unavailable."""
+        if not params.cache_preload:
+            return None
+        if self._preloads is None:
+            raise check.invalid("cache.preload", "this gateway serves no preloads; leave it out")
+        preload = await self._preloads.use(tenant, params.cache_preload)
+        adopt_salt(params, preload)
+        return preload
+
+    async def _encode(self, params: RequestParams, preload: Preloaded | None) -> list[int]:
+        def encode() -> list[int]:
+            return (
+                self._admission.encode(params)
+                if preload is None
+                else continue_preload(self._admission, params, preload)
+            )
+
         chars = len(params.prompt_text or "") + sum(len(message.content) for message in params.messages)
-        if chars < THREAD_TEXT_CHARS:
-            return self._admission.encode(params)
-        return await asyncio.to_thread(self._admission.encode, params)
+        return encode() if chars < THREAD_TEXT_CHARS else await asyncio.to_thread(encode)
 
     async def _same_request(self, admitted: AdmittedRequest) -> LiveRequest | None:
         """The live request of this id or key. AlreadyExists when its body is another."""
@@ -282,6 +300,17 @@ class OctavoGateway:
                 return await self._upstream.cancel_and_wait(name, tenant, word)
         except TimeoutError:
             raise Unavailable("the scheduler did not confirm the cancel in time", reason="scheduler-slow") from None
+
+    async def pause(self, request_id: str, tool: str, expected_ms: int, edge: EdgeContext) -> str:
+        tenant = self._tenants.tenant_of(edge.api_key)
+        if not check.name("request_id", request_id, MAX_NAME_CHARS):
+            raise check.invalid("request_id", "it is empty; send the id of Started")
+        check.name("pause.tool", tool, MAX_NAME_CHARS)
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                return await self._upstream.pause_and_wait(wire_id(tenant, request_id), tenant, tool, expected_ms)
+        except TimeoutError:
+            raise Unavailable("the scheduler did not answer the pause in time", reason="scheduler-slow") from None
 
     def ack(
         self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext

@@ -75,6 +75,8 @@ def _common(kind: str, context: pb.RequestContext, sampling: pb.Sampling, option
     params.priority = context.priority
     params.slo_class = context.slo_class
     params.deadline_ms = context.deadline_ms
+    params.pause_tool, params.pause_expected_ms = context.pause.tool, context.pause.expected_ms
+    params.resumes = context.resumes
     cache = context.cache
     params.cache_off = context.cache_off or cache.off
     params.cache_salt = one_salt(context.cache_salt, cache.salt)

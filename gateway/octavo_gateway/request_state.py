@@ -14,7 +14,9 @@ from octavo.errors import InternalError
 from octavo_gateway.admission import AdmittedRequest, Sampling, TextRules
 
 VERSION: Final = 1
-_LEFT_OUT: Final = frozenset({"prompt_ids", "prompt_keys", "root_key", "namespace_root", "deadline_s", "body_hash"})
+_LEFT_OUT: Final = frozenset(
+    {"prompt_ids", "prompt_keys", "root_key", "namespace_root", "namespace_tag", "deadline_s", "body_hash"}
+)
 
 
 def dump_state(admitted: AdmittedRequest) -> bytes:

@@ -64,6 +64,9 @@ class RequestParams:
     cache_priority: int = 0
     cache_tiers: Sequence[str] = ()
     cache_preload: str = ""
+    pause_tool: str = ""
+    pause_expected_ms: int = 0
+    resumes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,9 @@ class Gateway(Protocol):
 
     async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
         """Stops a generation, answers when its last block is back; unknown or finished: found=False."""
+
+    async def pause(self, request_id: str, tool: str, expected_ms: int, edge: EdgeContext) -> str:
+        """A turn ended in a tool call: keep, offload, drop or later; empty for an unknown or unfinished turn."""
 
     def ack(
         self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext

@@ -12,6 +12,7 @@ from octavo_gateway.choice import RawLogprob
 from octavo_gateway.live import LiveRequest, TravelledTimes
 from octavo_gateway.request_state import dump_state
 from octavo_gateway.requests import Cost
+from octavo_gateway.tenants import wire_id
 
 
 def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> scheduler_pb2.Submit:
@@ -47,6 +48,10 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
         gateway_state=dump_state(admitted),
         cache_off=admitted.cache_off,
         namespace_root=admitted.namespace_root,
+        namespace_tag=admitted.namespace_tag,
+        pause_tool=admitted.pause_tool,
+        pause_expected_us=admitted.pause_expected_ms * 1000,
+        resumes=wire_id(admitted.tenant, admitted.resumes) if admitted.resumes else "",
         cache=scheduler_pb2.CacheRule(
             ttl_us=round(admitted.cache_ttl_s * 1e6),
             pin=admitted.cache_pin,

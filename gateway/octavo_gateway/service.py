@@ -128,6 +128,16 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         response: pb.CancelResponse = await self._unary(context, answer)
         return response
 
+    async def Pause(self, request: pb.PauseRequest, context: Context) -> pb.PauseResponse:
+        async def answer() -> pb.PauseResponse:
+            pause = request.pause
+            edge = edge_context(context, self._internal)
+            decision = await self._gateway.pause(request.request_id, pause.tool, pause.expected_ms, edge)
+            return pb.PauseResponse(found=bool(decision), decision=decision)
+
+        response: pb.PauseResponse = await self._unary(context, answer)
+        return response
+
     async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
         async def answer() -> pb.AckResponse:
             edge = edge_context(context, self._internal)

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc.aio
 from octavo.errors import Overloaded, Unavailable
@@ -80,6 +80,7 @@ class Upstream:
         self._live: dict[str, LiveRequest] = {}
         self._attaches: dict[str, scheduler_pb2.AttachOrder] = {}
         self._cancels: dict[str, list[asyncio.Future[CancelOutcome]]] = {}
+        self._pauses: dict[str, list[asyncio.Future[str]]] = {}
         self._pending: deque[scheduler_pb2.AttachGatewayRequest] = deque()
         self._writable = asyncio.Event()
         self._changed = asyncio.Event()
@@ -183,6 +184,23 @@ class Upstream:
             if not waiting and self._cancels.get(wire_id) is waiting:
                 del self._cancels[wire_id]
 
+    async def pause_and_wait(self, wire_id: str, tenant: str, tool: str, expected_ms: int) -> str:
+        """Tells that a client pauses after a turn; what is done about it. Unavailable when the stream breaks."""
+        if not self._connected:
+            await self.wait_ready()
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._pauses.setdefault(wire_id, []).append(answer)
+        order = scheduler_pb2.PauseOrder(request_id=wire_id, tool=tool, expected_us=expected_ms * 1000, tenant=tenant)
+        self._send(scheduler_pb2.AttachGatewayRequest(pause=order))
+        try:
+            return await answer
+        finally:
+            waiting = self._pauses.get(wire_id, [])
+            if answer in waiting:
+                waiting.remove(answer)
+            if not waiting:
+                self._pauses.pop(wire_id, None)
+
     def _send(self, message: scheduler_pb2.AttachGatewayRequest) -> None:
         # While disconnected nothing is queued: a new stream begins with what the live requests need.
         if self._connected:
@@ -271,12 +289,15 @@ class Upstream:
         self._pending.clear()
         self._changed.set()
         self._on_ready(False)
-        gone = Unavailable("the scheduler's stream broke; cancel again", reason="scheduler-lost", retry_after_s=1.0)
-        for waiting in self._cancels.values():
-            for answer in waiting:
-                if not answer.done():
-                    answer.set_exception(gone)
+        gone = Unavailable("the scheduler's stream broke; ask again", reason="scheduler-lost", retry_after_s=1.0)
+        waited = [answer for waiting in self._cancels.values() for answer in waiting]
+        pausing = [answer for waiting in self._pauses.values() for answer in waiting]
+        unanswered: list[asyncio.Future[Any]] = [*waited, *pausing]
+        for answer in unanswered:
+            if not answer.done():
+                answer.set_exception(gone)
         self._cancels.clear()
+        self._pauses.clear()
 
     def _give_up_if_too_late(self) -> None:
         if self._lost_at is None or self._clock() - self._lost_at < self._settings.patience_s:
@@ -306,6 +327,10 @@ class Upstream:
         live = self._live.get(event.request_id)
         if kind == "cancel_result":
             self._cancel_done(event, live)
+        elif kind == "pause_result":
+            for asked in self._pauses.pop(event.request_id, []):
+                if not asked.done():
+                    asked.set_result(event.pause_result.decision)
         elif live is not None:
             apply_event(live, event)
 

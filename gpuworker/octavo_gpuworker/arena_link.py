@@ -7,7 +7,6 @@ is no arena (another host, no shared volume, other block size) `attach` says no,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import time
@@ -21,7 +20,7 @@ import grpc.aio
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from octavo.arena import ArenaMap
+from octavo.arena import ArenaMap, make_locked
 from octavo.v1 import kvstore_pb2 as pb
 
 from octavo_gpuworker.backends.blocks import BlockPool
@@ -100,8 +99,7 @@ class ArenaLink:
     def _hold_lock(self, folder: Path) -> str:
         if self._lock_path is None or self._lock_path.parent != folder or not self._lock_path.exists():
             path = folder / f"octavo-lease-{uuid.uuid4().hex}"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fd = make_locked(path)
             if self._lock_fd >= 0:
                 os.close(self._lock_fd)
             self._lock_fd, self._lock_path = fd, path

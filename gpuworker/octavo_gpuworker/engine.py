@@ -193,6 +193,7 @@ class Engine:
                 self._transfer_done(item)
             case LabelOrder():
                 self.labels.set(item.blocks, item.keys, item.parents)
+                self.labels.forget(item.blocks[len(item.keys) :])
             case PolicyOrder():
                 self.budget = StepBudget(item.budget_with_decodes, item.budget_alone, item.max_seqs)
 

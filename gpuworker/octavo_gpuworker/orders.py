@@ -92,10 +92,11 @@ class OffloadOrder:
     parents: list[bytes] = field(default_factory=list)
     """One per block, zeros for the head of a chain; or none at all."""
     namespaces: list[bytes] = field(default_factory=list)
-    """One 16-byte tag per block, or none at all; as the three below."""
+    """One 16-byte tag per block, or none at all; as the four below."""
     ttl_us: list[int] = field(default_factory=list)
     priorities: list[int] = field(default_factory=list)
     recompute_us: list[int] = field(default_factory=list)
+    tiers: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ def offload_entries(order: OffloadOrder) -> list[Offloaded]:
         order.ttl_us or [0] * count,
         order.priorities or [0] * count,
         order.recompute_us or [0] * count,
+        order.tiers or [0] * count,
         strict=True,
     )
     return [
@@ -84,10 +85,14 @@ def offload_entries(order: OffloadOrder) -> list[Offloaded]:
             key,
             parent if parent != NO_PARENT else b"",
             pb.BlockMeta(
-                namespace=tag if tag != NO_TAG else b"", ttl_us=ttl_us, priority=priority, recompute_us=recompute_us
+                namespace=tag if tag != NO_TAG else b"",
+                ttl_us=ttl_us,
+                priority=priority,
+                recompute_us=recompute_us,
+                tiers=tiers,
             ),
         )
-        for block, key, parent, tag, ttl_us, priority, recompute_us in rows
+        for block, key, parent, tag, ttl_us, priority, recompute_us, tiers in rows
     ]
 
 

@@ -53,6 +53,7 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                     list(offload.ttl_us),
                     list(offload.priorities),
                     list(offload.recompute_us),
+                    list(offload.tiers),
                 )
             case "load":
                 load = order.load

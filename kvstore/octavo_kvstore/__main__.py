@@ -135,9 +135,9 @@ async def setup(host: Host) -> None:
             identity,
             settings.scheduler,
             open_channel,
-            prefetcher.hint,
             book=book if remote is not None else None,
             codec=coding.chooser.figures,
+            on_hint=prefetcher.hint,
         )
         host.spawn(announcer.run(), "announce")
     host.spawn(_expire_pins(store, desk, host.log), "pins")
@@ -150,10 +150,7 @@ async def listen_for_peers(host: Host, store: Store, coding: Coding) -> str:
     """Serves other hosts on an address of their own, which offers Fetch alone; what they are to be told of it."""
     servicer = PeerServicer(store, coding.shapes, coding.chooser)
     store.more_counters.append(servicer.figures)
-    bound = await host.listen_beside(
-        host.manifest.kvstore.peer_listen,
-        lambda server: kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
-    )
+    bound = await host.listen_beside(host.manifest.kvstore.peer_listen, servicer.add_to)
     host.urls["peers"] = bound
     name, _, port = bound.rpartition(":")
     # who listens on all its addresses does not know which one others see: the scheduler does

@@ -54,13 +54,13 @@ class Announcer:
         identity: Identity,
         scheduler: str,
         open_channel: Callable[[str], grpc.aio.Channel],
-        on_hint: Callable[[Sequence[bytes]], None] = lambda keys: None,
         *,
         book: PeerBook | None = None,
         codec: Callable[[], CodecFigures] = CodecFigures,
+        on_hint: Callable[[Sequence[bytes]], None] = lambda keys: None,
     ) -> None:
-        """`on_hint`: hears keys that will be wanted soon; `book`: learns of other hosts' kvstores, None when nothing is fetched
-        from them; `codec`: figures for the ledger.
+        """`book`: learns of other hosts' kvstores, None when nothing is fetched from them; `codec`: figures for the ledger;
+        `on_hint`: hears keys that will be loaded soon.
         """
         self._on_hint = on_hint
         self._book = book
@@ -132,12 +132,30 @@ class Announcer:
                 if kind == "inventory_request":
                     self._inventory_asked = True
                     self._wake.set()
+                elif kind == "forget":
+                    await asyncio.to_thread(self._forget, message.forget)
+                elif kind == "pin":
+                    await asyncio.to_thread(self._pin, message.pin)
                 elif kind == "peers" and self._book is not None:
                     self._book.tell({peer.store_id: peer.address for peer in message.peers.peers})
                 elif kind == "prefetch":
                     self._on_hint(unpack_keys(message.prefetch.keys))
         finally:
             self._wake.set()  # the writer finds that the stream is over
+
+    def _forget(self, order: scheduler_pb2.ForgetOrder) -> None:
+        """Blocks that somebody wants gone; may write to the disk."""
+        gone = self._store.delete_namespace(order.namespace) if order.namespace else 0
+        for key in unpack_keys(order.keys):
+            gone += self._store.delete_below(key) if order.below else self._store.delete(key)
+        log.info("the scheduler had %d blocks forgotten", gone)
+
+    def _pin(self, order: scheduler_pb2.PinOrder) -> None:
+        """What lasts of preloads; a folder that cannot be written costs them their restart, not the store its life."""
+        try:
+            self._store.set_pinned(unpack_keys(order.keys), pinned=order.pinned)
+        except OSError as error:
+            log.warning("pins cannot be kept: %s", error)
 
     async def _messages(self, reading: asyncio.Task[None]) -> AsyncIterator[scheduler_pb2.AttachStoreRequest]:
         """What goes up while `reading` goes on: an inventory when due, then events, a heartbeat when there is nothing."""

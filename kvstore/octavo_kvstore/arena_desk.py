@@ -50,7 +50,7 @@ class ArenaDesk:
             raise ValueError(f"lock_name: {lock_name!r} must be a locked file octavo-lease-* in {self.folder.path}")
         self.reap()
         try:
-            file = self._arena.lay_out(block_bytes)
+            file = self._arena.lay_out(block_bytes, anew=not self._clients)
         except OSError as error:
             log.warning("no arena for blocks of %d bytes: %s", block_bytes, error)
             return None

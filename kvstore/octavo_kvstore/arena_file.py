@@ -10,13 +10,16 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 import uuid
 from pathlib import Path
 
-from octavo.arena import ArenaMap, arena_bytes, data_offset
+from octavo.arena import DRAFT_PREFIX, ArenaMap, arena_bytes, data_offset, make_locked
 from octavo.errors import OctavoError
 
 ARENA_PATTERN, LOCK_PATTERN = "octavo-arena-*", "octavo-lease-*"
+DRAFT_S = 60.0
+"""A file that is made and not locked yet belongs to somebody; after this long its maker is dead."""
 RUN_BYTES = 16 * 2**20
 """How much of the file is backed with memory at once."""
 
@@ -47,9 +50,10 @@ class ArenaFolder:
             )
 
     def _remove_dead(self) -> None:
-        for pattern in (ARENA_PATTERN, LOCK_PATTERN):
+        for pattern in (ARENA_PATTERN, LOCK_PATTERN, f"{DRAFT_PREFIX}octavo-*"):
             for path in self.path.glob(pattern):
-                if is_dead(path):
+                is_draft = path.name.startswith(DRAFT_PREFIX)
+                if is_dead(path) and (not is_draft or time.time() - path.stat().st_mtime > DRAFT_S):
                     with contextlib.suppress(OSError):
                         path.unlink()
 
@@ -83,8 +87,7 @@ class ArenaFile:
         """Raises OSError."""
         self.path = folder.path / f"octavo-arena-{uuid.uuid4().hex}"
         self.slots, self.slot_bytes = slots, slot_bytes
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._fd = make_locked(self.path)
         os.ftruncate(self._fd, arena_bytes(slots, slot_bytes))
         os.posix_fallocate(self._fd, 0, data_offset(slots))
         self.map = ArenaMap(self.path, slots, slot_bytes)

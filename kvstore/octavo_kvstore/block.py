@@ -9,6 +9,15 @@ import xxhash
 KEY_BYTES = 32
 LAYOUT_BYTES = 32
 NAMESPACE_BYTES = 16
+ANYWHERE, DRAM, NVME, REMOTE = 0, 1, 2, 4
+"""Bits of BlockMeta.tiers."""
+
+
+def bit_of(tier: str) -> int:
+    """The bit of a tier's name; what is neither DRAM nor NVMe is remote."""
+    return {"dram": DRAM, "nvme": NVME}.get(tier, REMOTE)
+
+
 MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 
 Payload = bytes | memoryview
@@ -32,9 +41,15 @@ class BlockMeta:
     """Predicted time to compute the block again; 0: unknown."""
     lossy: bool = False
     """The payload came out of a lossy codec: close to what a worker computed, not equal."""
+    tiers: int = ANYWHERE
+    """Where it may lie: DRAM, NVME and REMOTE, added; ANYWHERE (0): in all of them."""
+
+    def may_lie_in(self, tier: int) -> bool:
+        """Whether the tier of this bit may hold it."""
+        return self.tiers == ANYWHERE or bool(self.tiers & tier)
 
     def merged(self, other: BlockMeta) -> BlockMeta:
-        """What a second put of the same block makes of it: the longer life, the higher priority, pinned if either is."""
+        """What a second put of the same block makes of it: the longer life, the higher priority, pinned if either is, more tiers."""
         return BlockMeta(
             self.namespace or other.namespace,
             max(self.expires_s, other.expires_s) if self.expires_s and other.expires_s else 0,
@@ -43,6 +58,7 @@ class BlockMeta:
             self.pinned or other.pinned,
             other.recompute_us or self.recompute_us,
             self.lossy,  # the bytes stay those of the first put
+            self.tiers | other.tiers if self.tiers and other.tiers else ANYWHERE,
         )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import grpc.aio
 from octavo.packing import pack_keys
 from octavo.v1 import kvstore_pb2 as pb
-from octavo.v1 import kvstore_pb2_grpc
 
-from octavo_kvstore.peers.pieces import WINDOW_BYTES, Ask, PeerFailed, Piece, RecordHead
+from octavo_kvstore.peers.pieces import FETCH, WINDOW_BYTES, Ask, PeerFailed, Piece, RecordHead
+from octavo_kvstore.piece_wire import split_piece
 from octavo_kvstore.wire import meta_from, read_shape
 
 log = logging.getLogger("octavo.kvstore.remote")
@@ -33,8 +33,8 @@ class PeerChannels:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open_channel(address)
-        stub = kvstore_pb2_grpc.KvStoreServiceStub(channel)  # type: ignore[no-untyped-call]
-        return FetchStream(stub.Fetch(), ask)
+        fetch: Any = channel.stream_stream(FETCH, pb.FetchRequest.SerializeToString, None)
+        return FetchStream(fetch(), ask)
 
     async def close(self) -> None:
         """Ends every stream and channel."""
@@ -50,7 +50,7 @@ class FetchStream:
         self._call = call
         self._ask = ask
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
         ask = self._ask
         try:
             await self._call.write(
@@ -69,8 +69,9 @@ class FetchStream:
                 )
             )
             while (message := await self._call.read()) is not EOF:
-                yield _piece(message)
-                if message.end:
+                piece = _piece(message)
+                yield piece
+                if piece.end:
                     return
             code = await self._call.code()
             if code is not grpc.StatusCode.OK:
@@ -88,8 +89,12 @@ class FetchStream:
         self._call.cancel()
 
 
-def _piece(message: pb.FetchResponse) -> Piece:
+def _piece(raw: bytes) -> Piece:
     head = None
+    try:
+        message, data = split_piece(raw)
+    except ValueError as error:
+        raise PeerFailed(str(error)) from error
     if message.HasField("head"):
         given = message.head
         try:
@@ -106,7 +111,7 @@ def _piece(message: pb.FetchResponse) -> Piece:
             shape=shape,
             meta=meta_from(given.meta, time.time()),
         )
-    return Piece(message.index, message.offset, message.data, message.checksum, head, message.end)
+    return Piece(message.index, message.offset, data, message.checksum, head, message.end)
 
 
 def _reason(error: BaseException) -> str:

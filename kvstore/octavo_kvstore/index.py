@@ -19,6 +19,8 @@ IsPinned = Callable[[bytes], bool]
 Clock = Callable[[], float]
 """Unix seconds: life times survive restarts, so they cannot be told by a monotonic clock."""
 Place = TypeVar("Place")
+OVERHEAD_BYTES = 512
+"""What a block in memory costs beside its payload: objects, key, parent, dict and heap entries (measured with sys.getsizeof)."""
 
 
 @dataclass(slots=True, eq=False)

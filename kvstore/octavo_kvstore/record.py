@@ -3,7 +3,7 @@
     offset  bytes  field
          0      4  magic "OCTK"
          4      2  format version, u16 little-endian
-         6      2  flags, u16: 1 pinned, 2 lossy
+         6      2  flags, u16: 1 pinned, 2 lossy; bits 8 to 10: the tiers where it may lie, none for all
          8      8  payload length, u64
         16      8  xxh3-64 of the payload (the worker's checksum)
         24      8  use number at the time of writing, u64: the order of eviction after a restart
@@ -33,6 +33,8 @@ FORMAT_VERSION = 2
 HEADER_BYTES = 160
 _MAGIC = b"OCTK"
 _PINNED, _LOSSY = 1, 2
+_TIERS_SHIFT = 8
+_TIERS = 7 << _TIERS_SHIFT
 _FIELDS = struct.Struct("<4sHHQQQ32s32s16sQQiI16x")
 _CHECK = struct.Struct("<Q")
 _NO_PARENT = bytes(KEY_BYTES)
@@ -57,7 +59,7 @@ def encode_header(block: Block, use_number: int) -> bytes:
     fields = _FIELDS.pack(
         _MAGIC,
         FORMAT_VERSION,
-        (_PINNED if meta.pinned else 0) | (_LOSSY if meta.lossy else 0),
+        (_PINNED if meta.pinned else 0) | (_LOSSY if meta.lossy else 0) | meta.tiers << _TIERS_SHIFT,
         len(block.payload),
         block.checksum,
         use_number,
@@ -81,7 +83,7 @@ def decode_header(key: bytes, header: bytes) -> Header | None:
     if xxhash.xxh3_64_intdigest(key + fields) != check:
         return None
     magic, version, flags, length, checksum, use_number, layout, parent, namespace, *life = _FIELDS.unpack(fields)
-    if magic != _MAGIC or version != FORMAT_VERSION or flags & ~(_PINNED | _LOSSY):
+    if magic != _MAGIC or version != FORMAT_VERSION or flags & ~(_PINNED | _LOSSY | _TIERS):
         return None
     expires_s, stored_s, priority, recompute_us = life
     meta = BlockMeta(
@@ -92,6 +94,7 @@ def decode_header(key: bytes, header: bytes) -> Header | None:
         bool(flags & _PINNED),
         recompute_us,
         bool(flags & _LOSSY),
+        (flags & _TIERS) >> _TIERS_SHIFT,
     )
     return Header(length, checksum, use_number, layout, b"" if parent == _NO_PARENT else parent, meta)
 

@@ -15,14 +15,14 @@ from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
 from octavo_kvstore.arena_desk import ArenaDesk
-from octavo_kvstore.arena_reader import ArenaReader
+from octavo_kvstore.arena_link import ArenaReader
 from octavo_kvstore.block import KEY_BYTES, LAYOUT_BYTES, NAMESPACE_BYTES, Block
 from octavo_kvstore.codecs.shapes import ShapeTable
 from octavo_kvstore.index import Clock
 from octavo_kvstore.store import Found, Store
 from octavo_kvstore.tier import Put
 from octavo_kvstore.tiers.remote import RemoteTier
-from octavo_kvstore.watching import watch_blocks
+from octavo_kvstore.watch_link import watch_blocks
 from octavo_kvstore.wire import get_response, meta_from, read_shape, read_sources, ref_from, ref_to
 
 READ_AHEAD_BYTES = 2 * 2**20

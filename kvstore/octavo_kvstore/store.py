@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from octavo_kvstore.block import Block, check_block, check_key
+from octavo_kvstore.block import DRAM, Block, bit_of, check_block, check_key
 from octavo_kvstore.events import EventLog
 from octavo_kvstore.index import Clock
 from octavo_kvstore.pins import PinTable
@@ -97,13 +97,14 @@ class Store:
             return Put.REFUSED
         block = self.stamped(block)
         evicted: list[bytes] = []
-        if self._dram is not None:
+        above = self._dram is not None and block.meta.may_lie_in(DRAM)
+        if self._dram is not None and above:
             outcome, evicted = self._dram.put(block)
             self._note_demoted(evicted)
             if outcome is Put.REFUSED:
                 self.reconcile(evicted)
                 return Put.REFUSED
-        return self.stored_above(block, evicted)
+        return self.stored_above(block, evicted, above)
 
     def stamped(self, block: Block) -> Block:
         """The block with the time of its first put, and marked if its worker once got it here in a lossy form."""
@@ -113,11 +114,12 @@ class Store:
             return block
         return replace(block, meta=replace(meta, stored_s=stored_s, lossy=lossy))
 
-    def stored_above(self, block: Block, evicted: Sequence[bytes]) -> Put:
-        """Sends a block that DRAM has on its way down, and says what has changed."""
-        queued = [queue.offer(block) for _, queue in self._below]
+    def stored_above(self, block: Block, evicted: Sequence[bytes], above: bool = True) -> Put:
+        """Sends a block that DRAM has (unless not `above`) on its way down, and says what has changed."""
+        below = [queue for tier, queue in self._below if block.meta.may_lie_in(bit_of(tier.name))]
+        queued = [queue.offer(block) for queue in below]
         self.reconcile([block.key, *evicted])
-        return Put.STORED if any(queued) or self._dram is not None else Put.REFUSED
+        return Put.STORED if any(queued) or (above and self._dram is not None) else Put.REFUSED
 
     def note_known(self, block: Block) -> None:
         """A put of what is held already: a use, and its meta data."""
@@ -154,7 +156,7 @@ class Store:
             if key in self._held:  # a tier lost it just now
                 self.reconcile([key])
             return None
-        if self._dram is not None:
+        if self._dram is not None and found.block.meta.may_lie_in(DRAM):
             outcome, evicted = self._dram.put(found.block)
             self.promotions += outcome is Put.STORED
             self._note_demoted(evicted)
@@ -212,6 +214,19 @@ class Store:
             gone = self._dram.delete(key) or gone  # a get may have lifted it meanwhile
         self.reconcile([key])
         return gone
+
+    def delete_below(self, key: bytes) -> int:
+        """Forgets a key and every key that is chained from it; returns how many were held. May write to the disk."""
+        with self._lock:
+            below: dict[bytes, list[bytes]] = {}
+            for held, said in self._held.items():
+                below.setdefault(said.parent, []).append(held)
+        waiting, count = [key], 0
+        while waiting:
+            gone = waiting.pop()
+            waiting += below.get(gone, ())
+            count += self.delete(gone)
+        return count
 
     def delete_namespace(self, namespace: bytes) -> int:
         """Forgets every block of a namespace in every tier; returns how many keys there were. May write to the disk.

@@ -26,6 +26,7 @@ def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
         message.pinned,
         message.recompute_us,
         message.lossy,
+        message.tiers & 7,
     )
 
 
@@ -38,6 +39,7 @@ def meta_to(meta: BlockMeta, now_s: float) -> pb.BlockMeta:
         pinned=meta.pinned,
         recompute_us=meta.recompute_us,
         lossy=meta.lossy,
+        tiers=meta.tiers,
         age_us=max(0, int((now_s - meta.stored_s) * 1e6)) if meta.stored_s else 0,
     )
 

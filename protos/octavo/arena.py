@@ -14,6 +14,7 @@ systems", 2005); with the checksum over the copy that makes a copy of a slot tha
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -21,8 +22,25 @@ from pathlib import Path
 
 HEADER_BYTES = 64
 PAGE_BYTES = 4096
+DRAFT_PREFIX = ".new-"
 _HEADER = struct.Struct("<QQQ32s")
 _GENERATION = struct.Struct("<Q")
+
+
+def make_locked(path: Path) -> int:
+    """Makes a file that this process keeps locked (flock) until it closes the descriptor that comes back, or dies.
+
+    Nobody ever sees it unlocked: it is locked under another name first. Raises OSError.
+    """
+    draft = path.with_name(f"{DRAFT_PREFIX}{path.name}")
+    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.rename(path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 class ArenaMap:

@@ -4,6 +4,7 @@ OctavoError
 ├── InvalidRequest        INVALID_ARGUMENT     400   the caller must change a named field
 ├── UnknownModel          NOT_FOUND            404
 ├── UnknownRequest        NOT_FOUND            404
+├── UnknownPreload        NOT_FOUND            404
 ├── Unauthenticated       UNAUTHENTICATED      401
 ├── AlreadyExists         ALREADY_EXISTS       409   same id or key, other body
 ├── Overloaded            RESOURCE_EXHAUSTED   429   retry after a while
@@ -94,6 +95,15 @@ class UnknownRequest(OctavoError):
         404,
         "invalid_request_error",
         "request_not_found",
+    )
+
+
+class UnknownPreload(OctavoError):
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.NOT_FOUND,
+        404,
+        "invalid_request_error",
+        "preload_not_found",
     )
 
 

@@ -190,6 +190,14 @@ class Cache:
     """Encryption of what the nvme and valkey tiers keep, with a key per tenant derived from deployment.secret."""
     blending: bool = False
     """Reuse chunks at other positions."""
+    pin_share: float = 0.5
+    """Most of a worker's pool that preloads and pinned requests may hold together, 0 to 1."""
+    pin_quota_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Tenant -> bytes of KV that it may pin; `*` stands for each tenant that is not named; absent: pin_share alone."""
+    preload_reserve_tokens: int = 256
+    """Tokens of the context that a preload leaves free for what requests add and the answer."""
+    preloads_path: str = ""
+    """Folder that keeps preloads and namespace rotations over restarts of the scheduler; empty: <run_dir>/preloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +346,7 @@ def check_values(manifest: Manifest) -> None:
         "engine.kv_num_blocks": 0,
         "engine.max_model_len": 0,
         "engine.threads": 0,
+        "cache.preload_reserve_tokens": 1,
         "gpuworker.progress_timeout_s": 0.1,
         "scheduler.max_num_seqs": 1,
         "scheduler.max_num_batched_tokens": 1,
@@ -372,6 +381,15 @@ def check_values(manifest: Manifest) -> None:
         raise ManifestError(
             f"observability.trace_sample: {sample!r} must lie in [0, 1]", field="observability.trace_sample"
         )
+    if not 0 <= manifest.cache.pin_share <= 1:
+        raise ManifestError(
+            f"cache.pin_share: {manifest.cache.pin_share!r} must lie in [0, 1]", field="cache.pin_share"
+        )
+    for tenant, quota in manifest.cache.pin_quota_bytes.items():
+        if not quota >= 0:
+            raise ManifestError(
+                f"cache.pin_quota_bytes.{tenant}: {quota!r} must be bytes, 0 or more", field="cache.pin_quota_bytes"
+            )
     for tier in manifest.cache.tiers:
         if tier not in TIERS:
             raise ManifestError(f"cache.tiers: {tier!r} is unknown; use {', '.join(TIERS)}", field="cache.tiers")

@@ -6,15 +6,18 @@ import asyncio
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from octavo.manifest import ManifestError
 from octavo.rpc.host import Host, run_service
-from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
+from octavo.v1 import cache_pb2, cache_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.metrics import CellCollector, FactMetrics
 from octavo_scheduler.observer import Observer
+from octavo_scheduler.preloads.cache_wire import CacheServicer
+from octavo_scheduler.preloads.shelf_link import Shelf
 from octavo_scheduler.service import SchedulerServicer
 from octavo_scheduler.settings import policy_from
 
@@ -38,6 +41,11 @@ async def setup(host: Host) -> None:
     driver = Driver(policy_from(host.manifest), observer, host.log, on_stuck=stuck, event_log=event_log)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(driver, host.log), host.server)  # type: ignore[no-untyped-call]
     host.announce(scheduler_pb2.DESCRIPTOR)
+    folder = Path(host.manifest.cache.preloads_path or host.run_dir / "preloads")
+    cache = CacheServicer(driver, host.manifest.deployment.secret.encode(), Shelf(folder, host.log), host.log)
+    cache.restore()
+    cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, host.server)  # type: ignore[no-untyped-call]
+    host.announce(cache_pb2.DESCRIPTOR)
     collector = CellCollector(driver)
     host.metrics.register(collector)
     host.serve_metrics(host.manifest.scheduler.metrics_listen)

@@ -93,17 +93,22 @@ def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes
     return (request.prompt_keys + choice.output_keys)[:limit]
 
 
-def load_run(worker: Worker, keys: list[bytes], matched: int, policy: Policy, reach: Reach | None) -> tuple[int, float]:
+def load_run(
+    worker: Worker, keys: list[bytes], matched: int, policy: Policy, reach: Reach | None, handed: bool = False
+) -> tuple[int, float]:
     """How many blocks after the `matched` ones are to be loaded, and the predicted time of that.
 
-    All that the host's kvstore and its peers hold, or what it holds itself, or nothing.
+    All that the host's kvstore and its peers hold, or what it holds itself, or nothing. What was `handed` over is loaded in
+    any case: that it pays was weighed before it was prefilled elsewhere.
     """
     if reach is None:
         return 0, 0.0
     near, whole = reach.run(keys, matched)
     for run in dict.fromkeys((whole, near)):
         load_us = load_time_us(worker, min(near, run), max(0, run - near))
-        if run and load_us < worker.costs.predict_prefill_us(run * worker.block_tokens, policy.budget_alone):
+        if run and (
+            handed or load_us < worker.costs.predict_prefill_us(run * worker.block_tokens, policy.budget_alone)
+        ):
             return run, load_us
     return 0, 0.0
 
@@ -121,7 +126,7 @@ def make_plan(
     request = leader.request
     block_tokens = worker.block_tokens
     matched = worker.index.match(keys, len(keys))
-    loads, _ = load_run(worker, keys, len(matched), policy, reach)
+    loads, _ = load_run(worker, keys, len(matched), policy, reach, request.handoff is not None)
     load_keys = keys[len(matched) : len(matched) + loads]
     sources = reach.sources(load_keys) if reach is not None and reach.peers and load_keys else []
     positions = max_positions(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo_scheduler.admission import blocks_for, margin_blocks
+from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import Grant, StepPolicy
 from octavo_scheduler.policy import Policy
@@ -15,6 +16,13 @@ STEPS_IN_FLIGHT = 2
 def step_policy(worker: Worker, policy: Policy) -> StepPolicy:
     """The budgets of one worker."""
     return StepPolicy(worker.pace.budget, policy.budget_alone, worker.max_seqs)
+
+
+def adjust_budget(cell: Cell, worker: Worker, decode_seqs: int, context_tokens: int) -> None:
+    """Orders another step budget when so many decodes ask for one (policies/pace.py)."""
+    if worker.pace.adjust(worker.costs, decode_seqs, context_tokens, cell.policy, cell.now_us):
+        worker.order(step_policy(worker, cell.policy))
+        cell.counters["budget_changes"] += 1
 
 
 def ahead_tokens(worker: Worker, policy: Policy) -> int:

@@ -14,11 +14,13 @@ from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
 from octavo_scheduler.moves.pause import Pause
+from octavo_scheduler.moves.rates import Moved
 from octavo_scheduler.moves.tools import Tools
 from octavo_scheduler.orders import Effects, Fact
 from octavo_scheduler.policies.orders import make_lines
 from octavo_scheduler.policies.outlook import Outlook
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads.state import Caching
 from octavo_scheduler.queues import WaitingQueue
 from octavo_scheduler.registry import Registry
 from octavo_scheduler.request import Request
@@ -82,6 +84,12 @@ COUNTERS = (
     "cancel_latency_us_last",
     "admissions",
     "requests_degraded",
+    "preloads_built",
+    "preloads_swapped",
+    "preloads_restored",
+    "thrown_out_blocks",
+    "expired_blocks",
+    "pinned_requests",
     "failed_allocations",
     "promised_blocks",
     "unkept_blocks",
@@ -93,7 +101,7 @@ PREDICTED = ("ttft", "start", "e2e")
 SWEEP_FIRST = 1024
 MAX_TENANTS_ABOUT = 4096
 
-TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake", "hopeless", "recover", "drain"]
+TimerKind = Literal["deadline", "orphan", "join", "move", "no_worker", "wake", "hopeless", "recover", "drain", "ttl"]
 
 
 class Timers:
@@ -143,6 +151,7 @@ class Cell:
         "admission_due",
         "arriving",
         "busy_correction",
+        "caching",
         "classes",
         "counters",
         "drain",
@@ -153,11 +162,13 @@ class Cell:
         "history",
         "ledger",
         "lost_evictions",
+        "moved",
         "next_number",
         "now_us",
         "outlook",
         "pauses",
         "policy",
+        "pool_waits_us",
         "queue",
         "rates",
         "registry",
@@ -185,12 +196,15 @@ class Cell:
         self.drain = DrainRate()
         self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
         self.errors = {name: Errors() for name in PREDICTED}
+        self.caching = Caching()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
         self._orders = {name: policy.order_of(name) for name in self.classes}
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.tools = Tools()
+        self.moved = Moved()
+        self.pool_waits_us: dict[str, int] = {}  # role -> what requests waited before it took them, in all
         self.pauses: dict[tuple[str, str], Pause] = {}
         self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last
         self.lost_evictions = dict.fromkeys((*EVICTIONS, "cut"), 0)  # of workers that have left

@@ -7,7 +7,7 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 
-from octavo_scheduler.orders import Order
+from octavo_scheduler.orders import Forget, Keep, Order
 
 
 def fold_epoch(scheduler_boot_id: str, worker_boot_id: str, connection: int) -> int:
@@ -82,6 +82,7 @@ class StoreConnection(Connection):
         self.number = number
         self.store_id = store_id
         self.inventory_due = False
+        self.orders: list[Forget | Keep] = []
         self.peer_address = ""
         self.peers_due = True
         self.tiers: list[TierFill] = []

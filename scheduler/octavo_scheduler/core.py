@@ -38,10 +38,20 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits import hopeless, learn, memory
 from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.moves import handoff, pauses
-from octavo_scheduler.orders import Effects, Offload
+from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
+from octavo_scheduler.preloads import build, control, drop
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+    PreloadUsed,
+)
+from octavo_scheduler.preloads.leaving import Leaving, offload_order
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
 
@@ -69,6 +79,12 @@ class Core:
             StoreInventory: self._store_inventory,
             StoreCoded: self._store_coded,
             StoreLost: self._store_lost,
+            PreloadPut: lambda event: build.put(self.cell, event),
+            PreloadRemoved: lambda event: build.remove(self.cell, event),
+            PreloadPinned: lambda event: build.set_pinned(self.cell, event),
+            PreloadUsed: lambda event: build.used(self.cell, event),
+            CacheEvicted: lambda event: control.evict(self.cell, event),
+            NamespaceRotated: lambda event: control.rotate(self.cell, event),
             Tick: lambda event: None,
         }
 
@@ -141,6 +157,7 @@ class Core:
         cell.fleet.changed()
         cell.admission_due = True
         cell.effects.limits_changed = True
+        build.tend(cell)
 
     def _misfit(self, event: WorkerJoined) -> str:
         """Why this worker cannot serve beside the others; all of a cell hold the same KV."""
@@ -186,6 +203,8 @@ class Core:
             event.store_id, event.connection, reachable=event.reachable, fetches=event.fetches
         )
         self.cell.effects.ask_inventory.append(event.store_id)
+        drop.remind(self.cell, event.store_id)
+        build.keep_in(self.cell, event.store_id)
 
     def _directory(self, store_id: str, connection: int) -> Directory | None:
         directory = self.cell.fleet.stores.get(store_id)
@@ -225,20 +244,19 @@ class Core:
         most = min(policy.max_offload_blocks, max(1, worker.pool.usable_blocks // 16))
         while worker.offload_candidates and worker.offloads_in_flight < policy.max_offloads_in_flight:
             blocks: list[int] = []
-            keys: list[bytes] = []
-            parents: list[bytes] = []
+            leaving: list[Leaving] = []
             while worker.offload_candidates and len(blocks) < most:
-                block, (key, parent) = worker.offload_candidates.popitem(last=False)
-                if key not in directory and worker.index.key_of(block) == key:
+                block, item = worker.offload_candidates.popitem(last=False)
+                if item.key not in directory and worker.index.key_of(block) == item.key:
                     worker.pool.hold_transfer(block)
                     blocks.append(block)
-                    keys.append(key)
-                    parents.append(parent)
+                    leaving.append(item)
             if blocks:
-                transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us)
+                transfer = Transfer(cell.number(), "offload", blocks, [item.key for item in leaving], cell.now_us)
                 worker.transfers[transfer.xfer_id] = transfer
                 worker.offloads_in_flight += 1
-                transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
+                order = offload_order(transfer.xfer_id, blocks, leaving, cell.now_us)
+                transfer.order_number = worker.order(order)
 
     # -- admission -------------------------------------------------------------------------------------------------
 
@@ -315,6 +333,8 @@ class Core:
                 self._fail_without_workers()
             elif kind in ("join", "move", "wake"):
                 cell.admission_due = True
+            elif kind == "ttl":
+                drop.expire(cell)
             elif kind == "drain":
                 for worker in draining.hand_over(cell):
                     self._lose(worker, "the drain's deadline is over")
@@ -361,6 +381,8 @@ class Core:
                 worker.index.expire(cell.now_us)
         cell.registry.expire(cell.now_us)
         pauses.tick(cell)
+        cell.caching.drop_ended_pins()
+        build.tend(cell)
 
     def _next_wakeup(self) -> int:
         timer_us = self.cell.timers.next_us()

@@ -94,6 +94,11 @@ class Driver:
             if store is not None:
                 store.inventory_due = True
                 store.wake.set()
+        for store_id, told in effects.stores:
+            store = self.stores.get(store_id)
+            if store is not None:
+                store.orders.append(told)
+                store.wake.set()
         for store_id, keys in effects.prefetch:
             store = self.stores.get(store_id)
             if store is not None:

@@ -9,6 +9,16 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+    PreloadUsed,
+)
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
+
 
 @dataclass(slots=True)
 class ChoiceStart:
@@ -42,6 +52,8 @@ class Submitted:
     gateway_state: bytes = b""
     cache_off: bool = False
     namespace_root: bytes = b""
+    cache: CacheRule = NO_RULE
+    namespace_tag: bytes = b""
     pause_tool: str = ""  # the turn will end in a call of this tool; with it or without: pause_expected_us
     pause_expected_us: int = 0
     resumes: str = ""  # request id of the turn that this one continues after a pause
@@ -291,5 +303,11 @@ Event = (
     | StoreInventory
     | StoreCoded
     | StoreLost
+    | PreloadPut
+    | PreloadRemoved
+    | PreloadPinned
+    | PreloadUsed
+    | CacheEvicted
+    | NamespaceRotated
     | Tick
 )

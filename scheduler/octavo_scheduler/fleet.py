@@ -11,6 +11,7 @@ from octavo_scheduler.orders import Order
 from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix.radix import PrefixIndex
+from octavo_scheduler.preloads.leaving import Leaving
 from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Cost, Delivery, Request, Sequence
 from octavo_scheduler.tiers import Directory, Transfer
@@ -37,6 +38,7 @@ class Worker:
         "batch_since_us",
         "block_bytes",
         "block_tokens",
+        "busy_share",
         "closed_until_us",
         "computing",
         "costs",
@@ -96,7 +98,7 @@ class Worker:
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
-        self.offload_candidates: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # block -> key, parent's key
+        self.offload_candidates: OrderedDict[int, Leaving] = OrderedDict()  # by block
         self.costs = StepCosts(hello.calibration)
         self._quiet_us = max(policy.worker_silence_us // 2, QUIET_LEAST_US)
         self._stuck_us = max(policy.progress_timeout_us // 2, QUIET_LEAST_US)
@@ -133,6 +135,7 @@ class Worker:
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
+        self.busy_share = 0.0  # of the last seconds, in which it stepped
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 
     def _forgotten(self, block: int) -> None:

@@ -78,6 +78,12 @@ CELL_COUNTERS: Final = (
     ("worker_losses", "Workers lost while they had work, or without a drain."),
     ("workers_drained", "Workers that left after a drain."),
     ("handed_over", "Sequences that a drained worker gave to others at its deadline."),
+    ("preloads_built", "Preloads that were computed, or found again, and pinned."),
+    ("preloads_swapped", "Preloads whose content was replaced."),
+    ("preloads_restored", "Preloads of an earlier scheduler that serve again."),
+    ("thrown_out_blocks", "Cached blocks that somebody had thrown out, or that outlived their time."),
+    ("expired_blocks", "Of these, the ones that outlived their time."),
+    ("pinned_requests", "Requests whose blocks were pinned for a time."),
     ("protocol_errors", "Reports that contradict the orders; each costs a worker's epoch."),
 )
 """Counters of the core: name in GetStatus and, with the prefix, in Prometheus."""
@@ -138,6 +144,24 @@ WORKER_GAUGES: Final = (
     ("worker_step_prediction_error_ratio", "Running mean of |observed - predicted| / predicted step time."),
 )
 
+POOL_GAUGES: Final = (
+    ("pool_idle_ratio", "Part of the last seconds in which the workers of this role did not step."),
+    ("pool_queue_seconds", "Waits of requests before a worker of this role took them, in all."),
+    (
+        "handoff_link_ratio",
+        "Bytes of handoffs per second over what the links of this role's workers can move, as measured.",
+    ),
+)
+
+HANDOFF_GAUGES: Final = (
+    (
+        "handoff_bytes_per_second",
+        "KV that prefill workers copy out: KV of a request times prefills per second, lately.",
+    ),
+    ("handoff_transfer_p50_seconds", "Median time of the latest copies out."),
+    ("handoff_transfer_p99_seconds", "99th percentile of the same."),
+)
+
 LEDGER: Final = (
     ("ledger_entries", "Entries of the ledger."),
     ("ledger_saved_ms", "Milliseconds saved, as the cost model estimates."),
@@ -161,6 +185,8 @@ SCRAPED: Final = (
     EVICTIONS,
     *(Instrument(PREFIX + name, "gauge", text) for name, text in CELL_GAUGES),
     *(Instrument(PREFIX + name, "gauge", text, ("worker",)) for name, text in WORKER_GAUGES),
+    *(Instrument(PREFIX + name, "gauge", text, ("role",)) for name, text in POOL_GAUGES),
+    *(Instrument(PREFIX + name, "gauge", text) for name, text in HANDOFF_GAUGES),
     *(Instrument(PREFIX + name, "counter", text, ("technique",)) for name, text in LEDGER),
 )
 """Read from the core when they are scraped."""
@@ -224,6 +250,17 @@ OBSERVED: Final = (
         "The same of the whole time of finished requests.",
         (),
         RATIO_BUCKETS,
+    ),
+    Instrument(
+        PREFIX + "handoff_seconds",
+        "histogram",
+        "First token on the prefill worker to the first token of the decode.",
+        (),
+        SHORT_BUCKETS,
+    ),
+    Instrument(PREFIX + "handoffs_ended", "counter", "Handoffs by how they ended; done is the good end.", ("cause",)),
+    Instrument(
+        PREFIX + "pause_seconds", "histogram", "Pauses of clients that came back.", ("decision",), DURATION_BUCKETS
     ),
     Instrument(PREFIX + "attempts", "counter", "Residencies that ended before their request did.", ("reason",)),
 )

@@ -21,6 +21,8 @@ from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.limits.door import Terms, knock
 from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.preloads import build
+from octavo_scheduler.preloads.quota import pin_refusal
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
 from octavo_scheduler.slo import deadline_outcome, resolve
@@ -107,7 +109,10 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
     if not cell.fleet.accepting() and not _privileged(cell, event):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
     never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices))
-    return Outcome("rejected", "rejected-never-fits", never) if never else None
+    if never:
+        return Outcome("rejected", "rejected-never-fits", never)
+    unpinned = pin_refusal(cell, event)
+    return Outcome("rejected", "rejected-pin-quota", unpinned) if unpinned else None
 
 
 def _privileged(cell: Cell, event: Submitted) -> bool:
@@ -151,12 +156,17 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) ->
 
 def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     now = cell.now_us
+    # keys of a namespace that was rotated meanwhile must neither be found nor left behind
+    stale = event.cache.generation != cell.caching.generations.get(event.tenant, 0)
+    keyless = event.cache_off or stale
     request = Request(
         request_id=event.request_id,
         tenant=event.tenant,
         prompt=event.prompt,
-        prompt_keys=[] if event.cache_off else event.prompt_keys,
-        namespace_root=b"" if event.cache_off else event.namespace_root,
+        prompt_keys=[] if keyless else event.prompt_keys,
+        namespace_root=b"" if keyless else event.namespace_root,
+        cache=event.cache,
+        namespace_tag=event.namespace_tag,
         sampling=event.sampling,
         logprobs=event.logprobs,
         max_tokens=terms.max_tokens,
@@ -386,9 +396,11 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
     cell.tenants.close(request, cell.now_us)
     learn.from_end(cell, request)
     note_end(cell, request, outcome)
+    if cell.caching.book.by_request:
+        build.ended(cell, request)
     cell.touch(request)
     if outcome.outcome in ("failed", "rejected"):
         cell.registry.drop(request)  # a retry of the same id starts anew
-    else:
+    elif request.registered:
         cell.registry.store(request, cell.now_us)
     settle(cell, request)

@@ -165,6 +165,8 @@ def _phase(request: Request, sequences: list[Sequence]) -> str:
     if request.outcome is not None:
         return "stopping"
     if not sequences:
+        if request.handoff is not None:
+            return "handoff"
         return "waiting" if request.admitted_us < 0 else "preempted"
     if all(sequence.stopping for sequence in sequences):
         return "stopping"
@@ -316,7 +318,7 @@ def _running_spans(cell: Cell, request: Request, zero_us: int, now_us: int) -> l
         stay[-1].running = True
         spans += stay
     if any(choice.phase is Phase.WAITING for choice in request.choices):
-        name = "queue" if request.admitted_us < 0 else "preempted"
+        name = "queue" if request.admitted_us < 0 else "preempted" if request.handoff is None else "handoff"
         waiting = _span(name, "scheduler", request.waiting_since_us, now_us, zero_us)
         waiting.running = True
         spans.append(waiting)

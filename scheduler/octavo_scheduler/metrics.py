@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from octavo_scheduler.admission import blocks_for
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
+from octavo_scheduler.fleet import Worker
 from octavo_scheduler.instruments import CELL_COUNTERS, CELL_GAUGES, LEDGER, OBSERVED, PREFIX, SCRAPED
 from octavo_scheduler.limits.shown import tenant_rows
 from octavo_scheduler.orders import Fact
@@ -65,7 +66,27 @@ def figures(cell: Cell) -> dict[str, dict[tuple[str, ...], float]]:
     values["worker_backlog_tokens"] = {(worker.worker_id,): worker.backlog for worker in workers}
     values["worker_step_seconds"] = {(worker.worker_id,): worker.costs.step_us / _SECOND_US for worker in workers}
     values["worker_step_prediction_error_ratio"] = {(worker.worker_id,): worker.costs.error_ratio for worker in workers}
+    values |= _roles(cell, workers)
     return values
+
+
+def _roles(cell: Cell, workers: list[Worker]) -> dict[str, dict[tuple[str, ...], float]]:
+    """Per role of workers: how idle they are, what waited for them, what handoffs take of their links."""
+    by_role: dict[str, list[Worker]] = {}
+    for worker in workers:
+        by_role.setdefault(worker.role, []).append(worker)
+    rate = cell.moved.bytes_per_s(cell.now_us)
+    links = {role: sum(item.link.bytes_per_us for item in items) * 1e6 for role, items in by_role.items()}
+    return {
+        "pool_idle_ratio": {
+            (role,): 1 - sum(item.busy_share for item in items) / len(items) for role, items in by_role.items()
+        },
+        "pool_queue_seconds": {(role,): waited / _SECOND_US for role, waited in cell.pool_waits_us.items()},
+        "handoff_link_ratio": {(role,): rate / link for role, link in links.items() if link},
+        "handoff_bytes_per_second": {(): rate},
+        "handoff_transfer_p50_seconds": {(): cell.moved.quantile_us(0.5) / _SECOND_US},
+        "handoff_transfer_p99_seconds": {(): cell.moved.quantile_us(0.99) / _SECOND_US},
+    }
 
 
 def _pools(cell: Cell) -> dict[str, float]:
@@ -123,6 +144,12 @@ class FactMetrics:
                 self._histogram("queue_seconds").labels(prompt, str(said["outcome"])).observe(seconds)
             case "preempted":
                 self._histogram("preempted_seconds").labels(str(said["reason"])).observe(seconds)
+            case "handoff":
+                self._of.counter(PREFIX + "handoffs_ended").labels(str(said["cause"])).inc()
+                if said["cause"] == "done":
+                    self._histogram("handoff_seconds").observe(seconds)
+            case "pause":
+                self._histogram("pause_seconds").labels(str(said["decision"])).observe(seconds)
             case "attempt":
                 self._of.counter(PREFIX + "attempts").labels(str(said["reason"])).inc()
             case "kv.load":

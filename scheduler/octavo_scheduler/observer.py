@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from octavo_scheduler.orders import Fact
 
-SPANS = ("queue", "rejected", "kv.load", "attempt", "preempted", "cancel")
+SPANS = ("queue", "rejected", "kv.load", "attempt", "preempted", "handoff", "pause", "cancel")
 KEPT_ATTEMPTS = 4096
 """Interrupted residencies whose spans the next wait of their request may still link to."""
 

@@ -52,6 +52,12 @@ class Offload:
     block_ids: list[int]
     keys: list[bytes]
     parents: list[bytes]  # zeros: the head of a chain
+    # one per block, or none when no block has any
+    namespaces: list[bytes] = field(default_factory=list)  # 16 bytes each, or empty
+    ttl_us: list[int] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
+    recompute_us: list[int] = field(default_factory=list)
+    tiers: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -103,6 +109,22 @@ Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy | Le
 
 
 @dataclass(slots=True)
+class Forget:
+    """To a kvstore: the blocks of these keys and all chained from them, or all of a namespace."""
+
+    keys: list[bytes]
+    namespace: bytes = b""
+
+
+@dataclass(slots=True)
+class Keep:
+    """To a kvstore: never evict the blocks of these keys; or, not `pinned`, let them go again."""
+
+    keys: list[bytes]
+    pinned: bool
+
+
+@dataclass(slots=True)
 class Fact:
     """Something that became true and may be a span: name, parent, [start_us, end_us] on the shell's clock, attributes."""
 
@@ -124,4 +146,5 @@ class Effects:
     facts: list[Fact]
     limits_changed: bool
     next_wakeup_us: int
+    stores: list[tuple[str, Forget | Keep]] = field(default_factory=list)  # (store id, what)
     prefetch: list[tuple[str, list[bytes]]] = field(default_factory=list)  # (store id, keys of a chain)

@@ -62,6 +62,11 @@ class Policy:
     """A preempted sequence's blocks may go to the kvstore instead of being computed again."""
     max_losses: int = 5
     """Worker losses without a new token after which a request fails."""
+    pin_share: float = 0.5
+    """Most of a worker's pool that may be pinned."""
+    pin_quota_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Tenant, or `*`, -> bytes that it may pin."""
+    preload_reserve_tokens: int = 256
     join_prefill: bool = True
     """A request waits for a running prefill of the same prefix instead of computing it twice."""
     default_slo_class: str = "default"

@@ -68,6 +68,11 @@ class Registry:
             self.drop(request)
         return 0
 
+    def of_tenant(self, tenant: str) -> list[Request]:
+        """Every named request of a tenant, each once, in the order of their submission."""
+        named = (request for (owner, _kind, _value), request in self._by_name.items() if owner == tenant)
+        return sorted({id(request): request for request in named}.values(), key=lambda request: request.submitted_us)
+
     def live(self) -> list[Request]:
         """Named requests without an outcome, each once."""
         return list({id(request): request for request in self._by_name.values() if request.live}.values())

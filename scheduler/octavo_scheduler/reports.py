@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.batching import ahead_tokens, step_policy
+from octavo_scheduler.batching import adjust_budget, ahead_tokens
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
 from octavo_scheduler.events import Reported, TransferDone
@@ -11,11 +11,13 @@ from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.moves import handoff
 from octavo_scheduler.orders import Label
+from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.reach import note_missed
-from octavo_scheduler.request import NO_PARENT, Phase, Sequence
+from octavo_scheduler.request import NO_PARENT, Phase, Request, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
+BUSY_HALF_LIFE_US = 10_000_000
 REMOTE_TIER = "remote"
 """What a kvstore calls blocks that it has just fetched from another host."""
 
@@ -26,6 +28,10 @@ class ProtocolError(Exception):
 
 def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     """Changes the state by one report. Raises ProtocolError on a report that contradicts the orders."""
+    since_us = cell.now_us - worker.last_report_us
+    if since_us > 0:  # an idle worker reports too, so that this falls
+        weight = 1 - 2.0 ** (-since_us / BUSY_HALF_LIFE_US)
+        worker.busy_share += weight * (min(1.0, report.wall_us / since_us) - worker.busy_share)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
@@ -174,15 +180,17 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
             # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
             sequence.walked = at - 1
             continue
-        _index(cell, worker, key, sequence.blocks[at], parent, labels)
+        _index(cell, worker, choice.request, key, sequence.blocks[at], parent, labels)
         if worker.computing.get(key) is sequence:
             del worker.computing[key]
             cell.admission_due = True
         sequence.walked = at + 1
 
 
-def _index(cell: Cell, worker: Worker, key: bytes, block: int, parent: bytes | None, labels: Label) -> None:
-    if worker.index.add(key, block, parent, cell.now_us):
+def _index(
+    cell: Cell, worker: Worker, request: Request, key: bytes, block: int, parent: bytes | None, labels: Label
+) -> None:
+    if worker.index.add(key, block, parent, cell.now_us) and wishes.indexed(cell, worker, request, key, parent):
         labels.block_ids.append(block)
         labels.keys.append(key)
         labels.parents.append(parent or NO_PARENT)
@@ -194,11 +202,11 @@ def _index_loaded(cell: Cell, worker: Worker, transfer: Transfer, ok: int, label
     choice = transfer.sequence.choice if transfer.sequence is not None else None
     if choice is None and owner is not None and owner.choices:
         choice = owner.choices[0]
-    if choice is None or not cell.policy.prefix_cache:
+    if choice is None or not cell.policy.prefix_cache or not choice.request.cacheable(worker.block_tokens):
         return
     parent = choice.key(transfer.base_blocks - 1, worker.block_tokens) if transfer.base_blocks else None
     for block, key in zip(transfer.blocks[:ok], transfer.keys[:ok], strict=True):
-        _index(cell, worker, key, block, parent, labels)
+        _index(cell, worker, choice.request, key, block, parent, labels)
         parent = key
 
 
@@ -217,6 +225,7 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         cell.ledger.book(technique, cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
         if directory is not None:
             directory.stored(transfer.keys[:ok])
+        drop.arrived(cell, transfer)
         handoff.exported(cell, transfer, ok, done.bytes)
     else:
         _index_loaded(cell, worker, transfer, ok, labels)
@@ -293,9 +302,7 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
-    if worker.pace.adjust(worker.costs, report.decode_seqs, context_tokens, cell.policy, cell.now_us):
-        worker.orders.append(step_policy(worker, cell.policy))
-        cell.counters["budget_changes"] += 1
+    adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us
     worker.costs.observe(report.wall_us, report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from octavo.keys import block_key
 
 from octavo_scheduler.policies.account import Account
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
 
 if TYPE_CHECKING:
     from octavo_scheduler.limits.forecast import Forecast
@@ -259,6 +260,8 @@ class Request:
     claimed_gpu_us: float = 0.0
     charged_tokens: int = -1  # of its tenant's budget; -1: nothing is open
     forecast: Forecast | None = None
+    cache: CacheRule = NO_RULE
+    namespace_tag: bytes = b""  # of its blocks in the stores
 
     @property
     def name(self) -> tuple[str, str]:

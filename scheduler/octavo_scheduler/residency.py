@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
+from octavo_scheduler.batching import adjust_budget
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
@@ -15,6 +16,7 @@ from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
+from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
 
@@ -26,6 +28,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     request = leader_choice.request
     worker.pool.share_all(plan.matched)
     worker.index.hit(plan.matched, cell.now_us)
+    wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
@@ -107,7 +110,8 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
     worker.slots[sequence.slot] = sequence
     worker.sequences[sequence.seq] = sequence
     sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
-    worker.pace.join(sequence.itl_target_us)
+    if worker.pace.join(sequence.itl_target_us):  # before its first step beside a prefill, not after
+        adjust_budget(cell, worker, len(worker.sequences), 0)
     cell.running_priorities[choice.request.priority] += 1
     worker.of_tenant[choice.request.tenant] += 1
     worker.hungry[sequence] = None
@@ -159,6 +163,10 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
     first = request.admitted_us < 0
     if request.first_token_us < 0:
         request.seated_us = cell.now_us
+    since_us = request.submitted_us if first else request.waiting_since_us
+    if request.handoff is not None:
+        since_us = request.handoff.prefilled_us
+    cell.pool_waits_us[plan.worker.role] = cell.pool_waits_us.get(plan.worker.role, 0) + cell.now_us - since_us
     if first:
         if request.resumes is not None:
             pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
@@ -197,6 +205,7 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             worker_id=plan.worker.worker_id,
             attempt=request.attempts,
             recomputed_tokens=lost_tokens,
+            swapped=request.swapped,
         )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
         cell.ledger.book("preemption", cost_ms=cost_us / 1000)
@@ -281,16 +290,17 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     """The worker let go: blocks back (tail first, so that the cache evicts leaves first), the choice waits or is done."""
     request = sequence.choice.request
     pool, index = worker.pool, worker.index
+    wishes.leave(cell, worker, sequence)
     if sequence.swap and request.live:
         swap_out(cell, worker, sequence)
     elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
         handoff.prefilled(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker) if not sequence.swap else None
-    for at, block in enumerate(sequence.blocks if offload is not None else ()):
+    for at, block in enumerate(sequence.blocks if offload is not None and request.cache.goes_below else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
-            worker.offload_candidates[block] = (key, parent or NO_PARENT)
+            worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
     freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
@@ -413,6 +423,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     cell.counters["workers_drained" if worker.draining and worker.idle() else "worker_losses"] += 1
     touched: dict[Request, None] = {}
     for transfer in worker.transfers.values():
+        drop.arrived(cell, transfer)
         handoff.lost(transfer)
         if transfer.owner is not None:
             end_hold(cell, transfer.owner)

@@ -199,6 +199,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         )
         if workers:
             hello = workers[0].hello
+            welcome.namespace_generations.update(cell.caching.generations)
             welcome.root_key, welcome.block_tokens, welcome.model = hello.root_key, hello.block_tokens, hello.model
             # a context that the largest pool cannot hold is no context
             welcome.max_model_len = min(
@@ -253,6 +254,9 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         heartbeat = pb.AttachStoreResponse(heartbeat=pb.Heartbeat())
         guard, beat = StallGuard(self._stuck_write_s), StallGuard(HEARTBEAT_S)
         while await self._woken(context, connection, heartbeat, guard, beat):
+            told, connection.orders = connection.orders, []
+            for order in told:
+                await self._write(context, wire.write_store_order(order), guard)
             if connection.inventory_due:
                 connection.inventory_due = False
                 await self._write(context, pb.AttachStoreResponse(inventory_request=pb.InventoryRequest()), guard)

@@ -54,6 +54,7 @@ def status(driver: Driver) -> pb.GetStatusResponse:
                 blocks_free=worker.pool.free_blocks,
                 steps=worker.steps,
                 pid=worker.hello.pid,
+                role=worker.role,
                 labels=sorted(worker.labels),
                 blocks_retired=worker.pool.retired_blocks,
                 block_bytes=worker.block_bytes,

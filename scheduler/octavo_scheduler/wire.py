@@ -13,6 +13,7 @@ from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
 from octavo_scheduler.outbox import Update
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
 from octavo_scheduler.request import Cost
 
 MAX_ORDERS_BYTES = 2 * 2**20
@@ -77,6 +78,24 @@ def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitt
         gateway_state=message.gateway_state,
         cache_off=message.cache_off,
         namespace_root=message.namespace_root,
+        cache=read_rule(message.cache) if message.HasField("cache") else NO_RULE,
+        namespace_tag=message.namespace_tag,
+        pause_tool=message.pause_tool,
+        pause_expected_us=message.pause_expected_us,
+        resumes=message.resumes,
+    )
+
+
+def read_rule(message: pb.CacheRule) -> CacheRule:
+    """What the request says about its KV."""
+    return CacheRule(
+        message.ttl_us,
+        message.pin,
+        message.priority,
+        tuple(message.tiers),
+        message.generation,
+        message.layout,
+        message.preload,
     )
 
 
@@ -88,6 +107,9 @@ def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) ->
     if kind == "cancel":
         order = message.cancel
         return events.Cancelled(now_us, gateway, order.request_id, order.reason or "client_cancel", order.tenant)
+    if kind == "pause":
+        pause = message.pause
+        return events.Paused(now_us, gateway, pause.request_id, pause.tool, pause.expected_us, pause.tenant)
     if kind == "stop_choice":
         stop = message.stop_choice
         return events.ChoiceStopped(now_us, gateway, stop.request_id, stop.index, stop.at_len)
@@ -95,6 +117,14 @@ def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) ->
         attach = message.attach
         return events.AttachRequested(now_us, gateway, attach.request_id, attach.idempotency_key, attach.tenant)
     return None
+
+
+def write_store_order(order: orders.Forget | orders.Keep) -> pb.AttachStoreResponse:
+    """What a kvstore is told."""
+    if isinstance(order, orders.Keep):
+        return pb.AttachStoreResponse(pin=pb.PinOrder(keys=pack_keys(order.keys), pinned=order.pinned))
+    forget = pb.ForgetOrder(keys=pack_keys(order.keys), namespace=order.namespace, below=True)
+    return pb.AttachStoreResponse(forget=forget)
 
 
 def write_update(update: Update) -> Iterator[pb.RequestEvent]:
@@ -118,6 +148,8 @@ def write_update(update: Update) -> Iterator[pb.RequestEvent]:
         yield pb.RequestEvent(request_id=name, choice_finished=choice)
     if update.finished is not None:
         yield pb.RequestEvent(request_id=name, finished=_finished(update))
+    if update.pause is not None:
+        yield pb.RequestEvent(request_id=name, pause_result=pb.PauseResult(decision=update.pause))
     if update.cancel is not None:
         answer = update.cancel
         result = pb.CancelResult(
@@ -292,6 +324,11 @@ def write_order(order: orders.Order) -> wpb.Order:
                 block_ids=pack_u32(order.block_ids),
                 keys=pack_keys(order.keys),
                 parents=pack_keys(order.parents),
+                namespaces=b"".join(tag or bytes(16) for tag in order.namespaces),
+                ttl_us=order.ttl_us,
+                priorities=order.priorities,
+                recompute_us=order.recompute_us,
+                tiers=order.tiers,
             )
             return wpb.Order(offload=offload)
         case orders.Load():

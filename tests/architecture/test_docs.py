@@ -291,5 +291,5 @@ def test_a_wrong_command_would_be_found(line: str, tmp_path: Path) -> None:
 def test_a_wrong_file_would_be_found(tmp_path: Path) -> None:
     assert not exists("no_such_module.py", tmp_path / "page.md")
     assert exists("octavo_gateway/requests.py", tmp_path / "page.md") and exists(
-        "tiers/{dram,nvme}.py", tmp_path / "p.md"
+        "tiers/{arena,nvme}.py", tmp_path / "p.md"
     )

@@ -28,7 +28,7 @@ EDGES = {
     "octavo_scheduler": {"__main__", "service", "driver", "status"},
     "octavo_gpuworker": {"__main__", "service", "transfer", "profile_service"},
     "octavo_kvstore": {"__main__", "service", "announce"},
-    "octavo_cli": {"status", "probe", "supervisor", "profile", "engine_bench"},
+    "octavo_cli": {"status", "probe", "supervisor", "profile", "engine_bench", "cache_bench"},
     "octavo": {"client", "rpc"},
 }
 """Modules (and their submodules) that may see generated types; a name that ends in `wire` or `link` is an edge too."""

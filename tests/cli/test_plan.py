@@ -16,6 +16,28 @@ from octavo_cli.ports import PortLeases, reachable
 from octavo_cli.service_log import Record, ServiceLog, parse_record, reason_of_death
 
 
+def test_each_worker_has_its_role(leases: PortLeases) -> None:
+    flags = ("--scheduler.max_num_seqs=8",)
+    plans = {
+        item.name: item
+        for item in plan_cluster(load_settings(flags, {}), flags, 2, leases, roles=("prefill", "decode"))
+    }
+    assert [effective(plans[f"gpuworker-{index}"]).gpuworker.role for index in range(2)] == ["prefill", "decode"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "roles", "says"),
+    [
+        ((), ("prefill",), "1 roles for 2 workers"),
+        ((), ("prefill", "writer"), "'writer' is unknown"),
+        (("--cache.tiers=[]",), ("prefill", "decode"), "give cache.tiers"),
+    ],
+)
+def test_roles_that_cannot_be(leases: PortLeases, flags: tuple[str, ...], roles: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ManifestError, match=says):
+        plan_cluster(load_settings(flags, {}), flags, 2, leases, roles=roles)
+
+
 def plan(leases: PortLeases, *flags: str, workers: int = 1) -> dict[str, ServicePlan]:
     return {item.name: item for item in plan_cluster(load_settings(flags, {}), flags, workers, leases)}
 

@@ -45,7 +45,7 @@ def free_port() -> int:
 
 @dataclass
 class Cluster:
-    """Four services on free loopback ports. `settings` go to every process, `per_service` to one."""
+    """Four services on free loopback ports. `settings` go to every process, `per_service` to those of one service, or to one by its name."""
 
     run_dir: Path
     workers: int = 1
@@ -99,6 +99,7 @@ class Cluster:
             given["gateway.scheduler"] = f"127.0.0.1:{self.ports['scheduler']}"
             given["gateway.gateway_id"] = name
         given.update(self.per_service.get(service, {}))
+        given.update(self.per_service.get(name, {}))
         words = [f"--{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in given.items()]
         return [sys.executable, "-m", f"octavo_{service}", *words]
 

@@ -109,6 +109,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         ended = scheduler_pb2.RequestFinished(outcome=outcome, **given)
         self.send(scheduler_pb2.RequestEvent(request_id=request_id, finished=ended))
 
+    def paused(self, request_id: str, decision: str) -> None:
+        result = scheduler_pb2.PauseResult(decision=decision)
+        self.send(scheduler_pb2.RequestEvent(request_id=request_id, pause_result=result))
+
     def cancelled(self, request_id: str, **given: Any) -> None:
         result = scheduler_pb2.CancelResult(**given)
         self.send(scheduler_pb2.RequestEvent(request_id=request_id, cancel_result=result))

@@ -184,6 +184,35 @@ async def test_cancel_answers_with_the_result(stack: Any, request_of: Any) -> No
     assert caught.value.code() == grpc.StatusCode.CANCELLED
 
 
+async def test_a_pause_travels_with_the_request_and_after_it(stack: Any, request_of: Any) -> None:
+    context = {"request_id": "r1", "pause": {"tool": "search", "expected_ms": 800}, "resumes": "r0"}
+    call = stack.stub.Generate(request_of(context=context))
+    reading = asyncio.create_task(collect(call))
+    submit = await stack.scheduler.next("submit")
+    assert (submit.pause_tool, submit.pause_expected_us, submit.resumes) == ("search", 800_000, "r0")
+    stack.scheduler.accept("r1")
+    stack.scheduler.finish("r1", "finished")
+    pausing = asyncio.ensure_future(
+        stack.stub.Pause(pb.PauseRequest(request_id="r1", pause=pb.ToolPause(tool="build", expected_ms=7)))
+    )
+    order = await stack.scheduler.next("pause")
+    assert (order.request_id, order.tool, order.expected_us) == ("r1", "build", 7000)
+    stack.scheduler.paused("r1", "keep")
+    answer = await pausing
+    assert (answer.found, answer.decision) == (True, "keep")
+    reading.cancel()
+
+
+async def test_a_pause_of_nothing_is_not_found(stack: Any) -> None:
+    pausing = asyncio.ensure_future(stack.stub.Pause(pb.PauseRequest(request_id="nobody")))
+    await stack.scheduler.next("pause")
+    stack.scheduler.paused("nobody", "")
+    assert not (await pausing).found
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stack.stub.Pause(pb.PauseRequest())
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_cancel_of_an_unknown_id_is_a_no_op(stack: Any) -> None:
     cancelling = asyncio.ensure_future(stack.stub.Cancel(pb.CancelRequest(request_id="nobody")))
     order = await stack.scheduler.next("cancel")

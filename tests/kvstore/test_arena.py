@@ -205,9 +205,13 @@ def test_what_a_dead_store_left_is_removed_and_a_live_ones_is_not(tmp_path: Path
     (tmp_path / "octavo-arena-left").write_bytes(b"x")
     (tmp_path / "octavo-lease-left").write_bytes(b"")
     (tmp_path / "something else").write_bytes(b"")
+    (tmp_path / ".new-octavo-arena-old").write_bytes(b"")
+    (tmp_path / ".new-octavo-arena-fresh").write_bytes(b"")
+    os.utime(tmp_path / ".new-octavo-arena-old", (0, 0))
     ArenaFolder(tmp_path, CAPACITY)
     left = sorted(path.name.partition("-left")[0][:12] for path in tmp_path.iterdir())
-    assert left == ["octavo-arena", "octavo-lease", "something el"]
+    assert left == [".new-octavo-", "octavo-arena", "octavo-lease", "something el"]
+    assert (tmp_path / ".new-octavo-arena-fresh").exists(), "somebody is about to lock it"
     arena.close()
     assert not list(tmp_path.glob("octavo-arena-*"))
 
@@ -226,7 +230,7 @@ def test_a_volume_that_is_too_small_is_refused_with_both_numbers(tmp_path: Path)
         ArenaFolder(tmp_path / "missing", 1)
 
 
-def test_another_block_size_lays_the_arena_out_anew_when_nobody_has_a_slot(folder: ArenaFolder) -> None:
+def test_another_block_size_lays_the_arena_out_anew_when_nobody_has_it_mapped(folder: ArenaFolder) -> None:
     store, arena, desk = make(folder)
     small = Client(desk).attach()
     small.put(1)
@@ -234,8 +238,10 @@ def test_another_block_size_lays_the_arena_out_anew_when_nobody_has_a_slot(folde
     name = f"octavo-lease-{uuid.uuid4().hex}"
     fd = os.open(folder.path / name, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    assert desk.attach(16_000, name) is None, "slots are lent out: this client copies through messages"
+    assert desk.attach(16_000, name) is None, "this client's blocks travel in messages"
     unpin(store, desk, lease)
+    assert desk.attach(16_000, name) is None, "the other one would copy from an arena that is gone"
+    small.die()
     given = desk.attach(16_000, name)
     assert given is not None and given.file.slot_bytes == 16_384
     assert not store.contains(key_of(1), LAYOUT) and arena.audit() == []

@@ -79,9 +79,10 @@ class HostA:
 async def two_hosts(codec: str = "none") -> AsyncIterator[tuple[HostA, HostB]]:
     a, b = HostA(codec), HostB(codec)
     servers = []
-    for servicer in (KvStoreServicer(a.store, "near", "boot", remote=a.remote), b.servicer):
+    own = KvStoreServicer(a.store, "near", "boot", remote=a.remote)
+    for add in (lambda server: kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(own, server), b.servicer.add_to):
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(servicer, server)
+        add(server)
         servers.append((server, server.add_insecure_port("127.0.0.1:0")))
         await server.start()
     b.address = f"127.0.0.1:{servers[1][1]}"
@@ -255,7 +256,6 @@ CHILD = """
 import asyncio, json, sys
 import grpc.aio
 from octavo.rpc.host import SERVER_OPTIONS
-from octavo.v1 import kvstore_pb2_grpc
 from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.shapes import ShapeTable
 from octavo_kvstore.pins import PinTable
@@ -270,7 +270,7 @@ async def main():
     for number in range(int(sys.argv[1])):
         store.put(make_block(number, int(sys.argv[2]), parent=number - 1 if number else None))
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    kvstore_pb2_grpc.add_KvStoreServiceServicer_to_server(PeerServicer(store, ShapeTable(), Chooser("none")), server)
+    PeerServicer(store, ShapeTable(), Chooser("none")).add_to(server)
     port = server.add_insecure_port("127.0.0.1:" + sys.argv[3])
     await server.start()
     print(json.dumps(port), flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -62,7 +62,7 @@ class FakeStream:
     def __init__(self, peer: FakePeer, script: list[Piece | Exception | float]) -> None:
         self._peer, self._script = peer, script
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
         for item in self._script:
             if isinstance(item, Exception):
                 raise item

@@ -10,11 +10,12 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from octavo_kvstore.index import OVERHEAD_BYTES
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, is_right, key_of, make_block
 from octavo_kvstore.tier import Put
-from octavo_kvstore.tiers.heap import OVERHEAD_BYTES, HeapTier
+from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.tiers.slab import SlabTier
 
 SIZE = 50_000

@@ -88,6 +88,7 @@ class ChaosTransfer:
     keys: list[bytes]
     left: int
     ok_blocks: int
+    parents: list[bytes] = field(default_factory=list)
     sources: list[LoadSource] = field(default_factory=list)
     remote: bool = False
 
@@ -99,6 +100,7 @@ class ChaosStore:
         self.rng = rng
         self.store_id = store_id
         self.held: dict[bytes, list[int]] = {}
+        self.parents: dict[bytes, bytes] = {}
         self.next_number = 1
         self.events: list[tuple[int, bytes, bool]] = []
         self.alive = True
@@ -117,12 +119,22 @@ class ChaosStore:
                     return content
         return None
 
-    def put(self, key: bytes, content: list[int]) -> None:
+    def put(self, key: bytes, content: list[int], parent: bytes = b"") -> None:
+        self.parents[key] = parent
         known = self.held.get(key)
         assert known is None or known == content, "one key, two contents"
         if known is None:
             self.held[key] = list(content)
             self._event(key, False)
+
+    def forget(self, keys: list[bytes], namespace: bytes) -> None:
+        """The blocks of these keys and all below them; of a namespace: everything, there is one tenant."""
+        doomed = set(self.held) if namespace else set(keys)
+        while more := {key for key in self.held if self.parents[key] in doomed} - doomed:
+            doomed |= more
+        for key in [key for key in self.held if key in doomed]:
+            del self.held[key]
+            self._event(key, True)
 
     def evict_some(self) -> None:
         for key in [key for key in self.held if self.rng.random() < 0.1]:
@@ -325,7 +337,9 @@ class ChaosWorker:
             self.labels.pop(block, None)
 
     def _label(self, order: Label) -> None:
-        for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=True):
+        for block in order.block_ids[len(order.keys) :]:
+            self.labels.pop(block, None)
+        for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=False):
             content = self.content[block]
             assert POISON not in content, f"block {block} was labelled before it was computed"
             known = self.key_content.setdefault(key, list(content))
@@ -346,6 +360,8 @@ class ChaosWorker:
             ok = self.rng.randint(0, ok)
         left = self.calm_steps if self.calm else self.rng.randint(1, 5)
         transfer = ChaosTransfer(order.xfer_id, kind, list(order.block_ids), list(order.keys), left, ok)
+        if isinstance(order, Offload):
+            transfer.parents = list(order.parents)
         if isinstance(order, Load):
             transfer.sources = order.sources
         if kind == "load":
@@ -367,7 +383,7 @@ class ChaosWorker:
                 content = self.content[block]
                 known = self.key_content.get(key)
                 assert POISON not in content and (known is None or known == content), "offloaded a block that changed"
-                store.put(key, content)
+                store.put(key, content, transfer.parents[done])
             else:
                 held = store.held.get(key)
                 if held is None:

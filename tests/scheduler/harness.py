@@ -26,8 +26,9 @@ from octavo_scheduler.events import (
     Tick,
     WorkerLost,
 )
-from octavo_scheduler.orders import Effects, Fact, Order
+from octavo_scheduler.orders import Effects, Fact, Forget, Keep, Order
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads.rule import CacheRule
 
 from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output, sampling_of, tokens_of
 from tests.scheduler.invariants import check_cell
@@ -120,6 +121,9 @@ class Simulation:
         self._next_id = 0
         self._next_epoch = 0
         self.closed: list[str] = []
+        self.told: list[tuple[str, Forget | Keep]] = []
+        self.root = b"n" * 32
+        self.generation = 0
         self.next_wakeup_us = 0
 
     # -- the shell -------------------------------------------------------------------------------------------------
@@ -146,6 +150,10 @@ class Simulation:
                 link.down.append((link.down_ready_us, orders))
         for store_id in effects.ask_inventory:
             self._send_inventory(store_id)
+        for store_id, told in effects.stores:
+            if store_id in self.stores and isinstance(told, Forget):
+                self.stores[store_id][0].forget(told.keys, told.namespace)
+            self.told.append((store_id, told))
         return effects
 
     def _cut(self, link: Link, reconnect_us: int = 50_000) -> None:
@@ -237,10 +245,11 @@ class Simulation:
         cache_off = bool(options.pop("cache_off", False))
         tool, expected_us = options.pop("pause", ("", 0))  # type: ignore[misc]
         resumes = str(options.pop("resumes", ""))
+        rule = options.pop("cache", CacheRule(generation=self.generation))
         client = Client(request_id, gateway, prompt, max_tokens, seeds, stop_ids, **options)  # type: ignore[arg-type]
         self.clients.append(client)
         self.gateways[gateway][request_id] = client
-        event = self._submitted(client, cache_off)
+        event = self._submitted(client, cache_off, rule)  # type: ignore[arg-type]
         event.pause_tool, event.pause_expected_us, event.resumes = tool, expected_us, resumes
         self.feed(event)
         self.deliver(gateway)
@@ -254,9 +263,9 @@ class Simulation:
         client.attempt += 1
         client.gateway, client.gone = gateway, False
         self.gateways[gateway][client.request_id] = client
-        self.feed(self._submitted(client, False))
+        self.feed(self._submitted(client, False, CacheRule(generation=self.generation)))
 
-    def _submitted(self, client: Client, cache_off: bool) -> Submitted:
+    def _submitted(self, client: Client, cache_off: bool, rule: CacheRule) -> Submitted:
         block_tokens = self.links[0].worker.block_tokens if self.links else 4
         starts = []
         for index, seed in enumerate(client.seeds):
@@ -273,14 +282,15 @@ class Simulation:
             client.agreed_tokens or client.max_tokens,
             starts,
             attempt=client.attempt,
-            prompt_keys=[] if cache_off else extend_keys(b"n" * 32, client.prompt, block_tokens),
+            prompt_keys=[] if cache_off else extend_keys(self.root, client.prompt, block_tokens),
             sampling=sampling_of(client.stop_ids),
             remaining_deadline_us=client.deadline_us,
             priority=client.priority,
             tenant=client.tenant,
             slo_class=client.slo_class,
             idempotency_key=client.key,
-            namespace_root=b"" if cache_off else b"n" * 32,
+            namespace_root=b"" if cache_off else self.root,
+            cache=rule,
             body_hash=repr((client.prompt, client.max_tokens, client.seeds)).encode(),
             traceparent="",
         )
@@ -374,7 +384,7 @@ class Simulation:
         """Everything is free, nothing leaked, every client is served."""
         for worker in self.core.cell.fleet.workers.values():
             assert worker.check_integrity() == []
-            assert worker.pool.free_blocks == worker.pool.usable_blocks
+            assert worker.pool.free_blocks + worker.pool.pinned_blocks == worker.pool.usable_blocks
             assert not worker.sequences and not worker.transfers and not worker.computing and not worker.hungry
             assert not worker.kept and not worker.promised
             assert sorted(worker.free_slots) == list(range(worker.max_seqs))

@@ -98,6 +98,10 @@ def test_sums_over_requests_equal_what_the_workers_did(seed: int) -> None:
 def test_what_a_preemption_makes_compute_again_is_a_phase_of_its_own() -> None:
     simulation, gateway = make(Policy(prefix_cache=False, default_output_tokens=4), num_blocks=24)
     meter = Meter(simulation)
+    short = [
+        simulation.submit(gateway, [number], 2) for number in range(9)
+    ]  # so that the long ones are predicted short
+    done(simulation, *short)
     clients = [simulation.submit(gateway, list(range(20)), 60) for _ in range(3)]
     done(simulation, *clients)
     assert simulation.core.cell.counters["preemptions"] > 0

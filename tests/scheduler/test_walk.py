@@ -17,8 +17,17 @@ from octavo_scheduler.events import Event
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads import build
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+)
+from octavo_scheduler.preloads.rule import CacheRule
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.chaos import ChaosStore, ChaosWorker, sampling_of, tokens_of
 from tests.scheduler.harness import Simulation
 
 WALK_EVENTS = 200_000
@@ -26,6 +35,7 @@ WALK_EVENTS = 200_000
 ORDERS = ("fcfs", "priority", "sjf", "slo", "fair", "slo-fair")
 SEEDS = 18
 SOAK_EVENTS = 2_000_000
+TENANT, TENANTS = "a", ("a", "b")
 
 
 class Walk:
@@ -50,6 +60,7 @@ class Walk:
             default_output_tokens=rng.choice((1, 8, 30)),
             max_offload_blocks=3,
             max_losses=1_000,
+            preload_reserve_tokens=1,
             tenant_limits=rng.choice(
                 (
                     {},
@@ -113,6 +124,13 @@ class Walk:
             pause=rng.choice((("", 0), ("", 0), ("a", 5000), ("b", 100_000))),
             tenant=rng.choice("aab"),
             slo_class=rng.choice(("", "", "own", "less")),
+            cache=CacheRule(
+                rng.choice((0, 0, 0, 50_000, 400_000)),
+                rng.random() < 0.1,
+                rng.choice((0, 0, 3, -3)),
+                rng.choice(((), (), ("hbm",), ("hbm", "nvme"))),
+                simulation.generation,
+            ),
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
@@ -188,6 +206,39 @@ class Walk:
         link = self.rng.choice(self.simulation.links)
         link.worker.back(self.rng.choice((self.num_blocks, int(0.7 * self.num_blocks))))
 
+    def cache_moves(self) -> None:
+        """Preloads that come, change and go, evictions and rotations, whatever runs on the blocks meanwhile."""
+        rng, simulation = self.rng, self.simulation
+        now, name = simulation.now_us, rng.choice(("a", "b"))
+        move = rng.random()
+        if move < 0.45:
+            prompt = rng.choice(self.prefixes) + [rng.randrange(60) for _ in range(rng.randint(1, 9))]
+            cell = simulation.core.cell
+            if not build.refusal(cell, TENANT, name, len(prompt)):
+                version = cell.caching.book.next_version(TENANT, name)
+                put = PreloadPut(now, TENANT, name, version, "raw", tokens_of(prompt), b"m", sampling_of([]))
+                put.generation, put.restored = simulation.generation, rng.random() < 0.3
+                simulation.feed(put)
+        elif move < 0.6:
+            simulation.feed(PreloadRemoved(now, TENANT, name))
+        elif move < 0.75:
+            simulation.feed(PreloadPinned(now, TENANT, name, rng.random() < 0.5))
+        elif move < 0.9:
+            keys = [key for worker in simulation.core.cell.fleet.workers.values() for key in worker.index.block_of]
+            key = rng.choice(keys) if keys and rng.random() < 0.7 else b""
+            simulation.feed(CacheEvicted(now, TENANT, key, name if not key and rng.random() < 0.5 else "", b"t"))
+        else:
+            simulation.generation += 1
+            simulation.root = bytes([simulation.generation % 256]) * 32
+            for tenant in TENANTS:
+                simulation.feed(NamespaceRotated(now, tenant, simulation.generation, b"m", b"t"))
+
+    def end_preloads(self) -> None:
+        for name in ("a", "b"):
+            self.simulation.feed(PreloadRemoved(self.simulation.now_us, TENANT, name))
+        for tenant in TENANTS:
+            self.simulation.feed(CacheEvicted(self.simulation.now_us, tenant, tag=b"t"))
+
     def jump(self) -> None:
         self.simulation.advance(self.rng.choice((50_000, 200_000)))
 
@@ -203,6 +254,7 @@ class Walk:
             (self.cut_worker, 0.5),
             (self.drain_worker, 0.4),
             (self.store_moves, 2),
+            (self.cache_moves, 1.5),
             (self.jump, 0.3),
             (self.pause, 2),
             (self.cut_pool, 0.2),
@@ -218,8 +270,10 @@ class Walk:
                 self.rng.choices(names, weights)[0]()
             if turn % 50 == 0:
                 simulation.check_integrity()
+        self.end_preloads()
         simulation.settle()
         simulation.check_clean()
+        assert all(worker.pool.pinned_blocks == 0 for worker in simulation.core.cell.fleet.workers.values())
         return simulation
 
 
@@ -250,6 +304,11 @@ def test_walks_reach_every_corner() -> None:
         "requests_rejected",
         "requests_deadline",
         "worker_losses",
+        "preloads_built",
+        "preloads_swapped",
+        "thrown_out_blocks",
+        "expired_blocks",
+        "pinned_requests",
         "swaps",
         "swapped_blocks",
         "handoffs_done",

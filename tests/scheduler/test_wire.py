@@ -14,6 +14,7 @@ from octavo.v1 import worker_pb2 as wpb
 from octavo_scheduler import orders, wire
 from octavo_scheduler.connections import fold_epoch
 from octavo_scheduler.events import Finish, FirstToken, Released, Reported, TransferDone
+from octavo_scheduler.preloads.rule import CacheRule
 from octavo_scheduler.settings import policy_from
 
 from tests.scheduler.chaos_link import read_order, write_report
@@ -122,3 +123,27 @@ def test_the_policy_comes_from_the_manifest() -> None:
     policy = policy_from(Manifest())
     assert policy.max_num_seqs == Manifest().scheduler.max_num_seqs
     assert policy.worker_silence_us == int(Manifest().scheduler.worker_silence_s * 1e6)
+
+
+def test_a_cache_rule_and_a_tag_arrive() -> None:
+    rule = pb.CacheRule(ttl_us=5, pin=True, priority=-2, tiers=["hbm", "nvme"], generation=3, layout=b"L", preload="p")
+    submit = pb.Submit(prompt_tokens=pack_u32([1]), cache=rule, namespace_tag=b"t" * 16)
+    event = wire.read_submit(submit, 1, 2)
+    assert event.cache == CacheRule(5, True, -2, ("hbm", "nvme"), 3, b"L", "p") and event.namespace_tag == b"t" * 16
+    assert wire.read_submit(pb.Submit(prompt_tokens=pack_u32([1])), 1, 2).cache == CacheRule()
+
+
+def test_what_stores_are_told() -> None:
+    keys = [bytes([i]) * 32 for i in (1, 2)]
+    forget = wire.write_store_order(orders.Forget(keys, b"n" * 16)).forget
+    assert (forget.keys, forget.namespace, forget.below) == (b"".join(keys), b"n" * 16, True)
+    pin = wire.write_store_order(orders.Keep(keys, True)).pin
+    assert (pin.keys, pin.pinned) == (b"".join(keys), True)
+
+
+def test_an_offload_s_notes_have_one_entry_per_block_or_none() -> None:
+    order = orders.Offload(1, [4, 5], [b"k" * 32] * 2, [b"p" * 32] * 2, [b"", b"t" * 16], [0, 9], [], [7, 7], [2, 0])
+    (message,) = wire.write_orders([order])
+    offload = message.orders[0].offload
+    assert offload.namespaces == bytes(16) + b"t" * 16 and list(offload.ttl_us) == [0, 9]
+    assert list(offload.priorities) == [] and list(offload.tiers) == [2, 0]

@@ -13,6 +13,7 @@ from octavo.errors import OctavoError
 from octavo.figures import Figure, Figures, figure_of, quantile
 
 from octavo_cli.cache_bench.rates import measure_rates
+from octavo_cli.cache_bench.remote import measure_remote
 from octavo_cli.cache_bench.ttft import (
     PREFIX_TOKENS,
     SUFFIX_TOKENS,
@@ -24,7 +25,7 @@ from octavo_cli.cache_bench.ttft import (
 )
 from octavo_cli.engine_bench.services import running_services
 
-PARTS = ("rates", "ttft", "nvme", "thrash")
+PARTS = ("rates", "remote", "ttft", "nvme", "thrash")
 POOL_BLOCKS = 200
 """Three prefixes of 66 blocks and little more, at 16 tokens a block."""
 
@@ -53,6 +54,8 @@ def measure_cache(plan: CachePlan, flags: list[str], tell: Callable[[str], None]
     block_bytes = 0
     if "rates" in plan.parts:
         results += measure_rates(plan.rounds, flags, tell)
+    if "remote" in plan.parts:
+        results += measure_remote(plan.rounds, tell)
     pool = ["--engine.kv_num_blocks", str(POOL_BLOCKS)]
     if "ttft" in plan.parts:
         with running_services([*pool, *flags]) as services:

@@ -20,6 +20,8 @@ from octavo_cli.state import ClusterState
 START_TIMEOUT_S = 30.0
 SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.02
+QUIET_S = 0.3
+"""No block has come for so long: the worker has no more to hand down."""
 
 
 class StoreProbe:
@@ -52,15 +54,18 @@ class StoreProbe:
             figures |= {f"{tier.name}_hits": tier.hits, f"{tier.name}_keys": tier.keys}
         return figures
 
-    def settle(self, least_keys: int) -> None:
-        """Waits until so many blocks have arrived and all of them are written down. Raises OctavoError after a minute."""
+    def settle(self, least_keys: int = 0) -> None:
+        """Waits until so many blocks have arrived, no more come, and all are written down. Raises OctavoError after a minute."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        keys, since = -1.0, time.monotonic()
         while time.monotonic() < deadline:
             figures = self.figures()
-            if figures["held_keys"] >= least_keys and not figures["write_behind_bytes"]:
+            if figures["held_keys"] != keys:
+                keys, since = figures["held_keys"], time.monotonic()
+            if keys >= least_keys and not figures["write_behind_bytes"] and time.monotonic() - since > QUIET_S:
                 return
             time.sleep(POLL_S)
-        raise OctavoError(f"the kvstore holds {figures['held_keys']:.0f} blocks after a minute, expected {least_keys}")
+        raise OctavoError(f"the kvstore holds {keys:.0f} blocks after a minute, expected {least_keys}")
 
 
 @contextlib.contextmanager

@@ -99,7 +99,6 @@ async def measure_warm(
     with StoreProbe.of_cluster(services.state) as store:
         await asker.ttft_ms(asker.prefix())  # the first request of a process pays for its pages
         prefixes = [asker.prefix() for _ in range(max(rounds, 6))]
-        before = int(store.figures()["held_keys"])
         for number, prefix in enumerate(prefixes):
             tell(f"cold, off and pool: {number + 1} of {len(prefixes)}")
             # in turn, and in changing order: whatever else the machine does meets both alike
@@ -107,7 +106,7 @@ async def measure_warm(
             for row, tokens, off in pair if number % 2 else reversed(pair):
                 samples.add(row, await asker.ttft_ms(tokens, cache_off=off))
             samples.add("hit/hbm", await asker.ttft_ms(prefix))
-        await asyncio.to_thread(store.settle, before + len(prefixes) * pool.prefix_blocks)
+        await asyncio.to_thread(store.settle)
         for turn in range(2):
             tell(f"DRAM, pass {turn + 1} of 2 over {len(prefixes)} prefixes")
             for prefix in prefixes:
@@ -128,8 +127,7 @@ async def measure_nvme(
         prefixes = [asker.prefix() for _ in range(max(rounds, 6))]
         for prefix in prefixes:
             await asker.ttft_ms(prefix)
-            await asyncio.to_thread(store.settle, 0)
-        await asyncio.to_thread(store.settle, len(prefixes) * pool.prefix_blocks)
+            await asyncio.to_thread(store.settle)
         for number, prefix in enumerate(prefixes):
             tell(f"NVMe: {number + 1} of {len(prefixes)}")
             await asyncio.to_thread(drop_page_cache, folder)

@@ -65,6 +65,9 @@ def serve(
 def up(
     context: typer.Context,
     workers: Annotated[int, typer.Option("--workers", help="How many gpuworkers.")] = 1,
+    roles: Annotated[
+        str, typer.Option("--roles", help="Role of each worker, as prefill,decode; how many there are follows from it.")
+    ] = "",
     model: Model = "",
     manifest: ManifestFile = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the cluster is ready.")] = False,
@@ -75,10 +78,14 @@ def up(
     """Start the local cluster: scheduler, kvstore, workers and gateway; takes every --section.field flag."""
     flags = service_flags(context.args, model, manifest)
     modules = MODULES | dict(item.split("=", 1) for item in module or [])
+    given = [word.strip() for word in roles.split(",")] if roles else []
+    if given and workers not in (1, len(given)):
+        raise ManifestError(f"--workers: {workers} and {len(given)} roles; leave one of both out", field="workers")
+    workers = len(given) or workers
     if not detach:
         watcher = JsonWatcher(sys.stdout) if as_json else None
-        raise typer.Exit(up_module.run_foreground(flags, workers, ready_timeout_s, watcher, modules))
-    state = up_module.start_detached(flags, workers, ready_timeout_s, Console(stderr=True), modules)
+        raise typer.Exit(up_module.run_foreground(flags, workers, ready_timeout_s, watcher, modules, given))
+    state = up_module.start_detached(flags, workers, ready_timeout_s, Console(stderr=True), modules, given)
     if as_json:
         typer.echo(json.dumps({"ready": True, "urls": state.urls}))
     else:

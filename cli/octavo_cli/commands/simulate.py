@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +24,7 @@ from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flag
 from octavo_cli.exits import FAILED
 from octavo_cli.outputs import check_output
 from octavo_cli.simulate.picture import check, draw, panels
+from octavo_cli.simulate.roles import compare, setups_of
 from octavo_cli.simulate.rows import rows_of
 from octavo_cli.simulate.simulator import ask, hardware_named, policy_flags
 
@@ -66,6 +69,26 @@ def simulate(
     cost_per_hour: Annotated[
         float, typer.Option("--cost-per-hour", help="Of one worker, for cost per good request.")
     ] = 0.0,
+    autoscale: Annotated[
+        str,
+        typer.Option(
+            "--autoscale", help="Let the workers follow the load: queue, tokens, slo; several compare: queue,slo."
+        ),
+    ] = "",
+    scale_delay: Annotated[
+        str,
+        typer.Option(
+            "--scale-delay", help="autoscale: from the order of a worker to its first request, as 240s or 4m."
+        ),
+    ] = "240s",
+    spare: Annotated[int, typer.Option("--spare", help="autoscale: workers kept beyond what is wanted.")] = 0,
+    roles: Annotated[
+        str,
+        typer.Option(
+            "--roles",
+            help="Worker roles side by side: aggregated,hybrid,1P3D (prefill and decode workers), one cell each.",
+        ),
+    ] = "",
     manifest: ManifestFile = "",
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
     plot_path: Annotated[str, typer.Option("--plot", help="Write goodput and course to this .svg or .png file.")] = "",
@@ -95,6 +118,16 @@ def simulate(
         "cell_workers": cell_workers,
         "cost_per_hour": cost_per_hour,
     }
+    if autoscale:
+        rules = [name.strip() for name in autoscale.split(",")]
+        task["autoscale"] = {"rules": rules, "delay_s": _seconds(scale_delay), "spare": spare}
+    setups = setups_of(roles, workers) if roles else []
+    if setups and (len(loops) > 1 or plot_path):
+        raise BadPlan("--roles: compares at one rate and draws nothing; give one --rate, no --plot", field="roles")
+    if autoscale and (setups or plot_path):
+        raise BadPlan(
+            "--autoscale: goes without --roles and draws nothing; leave out --roles and --plot", field="autoscale"
+        )
     results: list[Figure] = []
     points: dict[str, Any] = {}
     answer: dict[str, Any] = {}
@@ -102,6 +135,9 @@ def simulate(
         began_s = time.perf_counter()
         times_s = arrival_times(loop, len(load.sessions), [session.at_s for session in load.sessions], seed)
         rows = rows_of(load, times_s, tenants, [name for name in slo_classes.split(",") if name])
+        if setups:
+            results, answer = compare(setups, list(rows), task, partial(ask, flags=flags), tell)
+            continue
         answer = ask(task, (json.dumps(row) for row in rows), flags)
         results += [replace(item, name=f"{item.name}/{suffix}") for item in from_json(answer["figures"]).results]
         points[suffix] = answer["points"]
@@ -117,11 +153,20 @@ def simulate(
         "policy": answer["policy"],
         "tenants": tenants,
         "slo_classes": slo_classes,
+        **({"roles": {setup.name: setup.roles for setup in setups}} if setups else {}),
     }
     figures = Figures("simulate", tuple(results), config)
     if plot_path:
         draw(Path(plot_path), panels(figures, [(suffix, loop.rate_per_s) for suffix, loop in loops], points))
     show_figures(figures, json_path)
+
+
+def _seconds(text: str) -> float:
+    """A duration such as 240s, 4m or 1h. Raises BadPlan."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", text.strip())
+    if found is None:
+        raise BadPlan(f"--scale-delay: {text!r} is no duration; write 240s, 4m or 1h", field="scale-delay")
+    return float(found.group(1)) * {"s": 1, "m": 60, "h": 3600}[found.group(2)]
 
 
 def _rates(text: str, kind: str) -> list[tuple[str, float]]:

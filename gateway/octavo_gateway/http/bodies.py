@@ -41,6 +41,13 @@ class CacheBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     preload: str | None = None
 
 
+class PauseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The turn ends in a tool call; the fields of octavo.v1.ToolPause."""
+
+    tool: str | None = None
+    expected_ms: int | None = None
+
+
 class GenerationBody(msgspec.Struct, kw_only=True):
     """What both generating endpoints take: OpenAI's fields, then the ones vLLM made common."""
 
@@ -69,6 +76,8 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     slo_class: str | None = None
     deadline_ms: int | None = None
     cache: CacheBody | None = None
+    pause: PauseBody | None = None
+    resumes: str | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from octavo.errors import FieldViolation, InvalidRequest, OctavoError
 
 from octavo_gateway.caching.rules import one_salt
-from octavo_gateway.http.bodies import CacheBody, ChatBody, CompletionBody, GenerationBody, Message
+from octavo_gateway.http.bodies import CacheBody, ChatBody, CompletionBody, GenerationBody, Message, PauseBody
 from octavo_gateway.requests import ChatMessage, RequestParams
 
 MAX_PROMPTS = 256
@@ -96,6 +96,7 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: needs stream true", field="stream_options")
     cache = body.cache or CacheBody()
+    pause = body.pause or PauseBody()
     return RequestParams(
         kind="chat" if kind == "chat" else "generate",
         model=body.model or "",
@@ -126,6 +127,9 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         cache_priority=cache.priority or 0,
         cache_tiers=tuple(cache.tiers or ()),
         cache_preload=cache.preload or "",
+        pause_tool=pause.tool or "",
+        pause_expected_ms=pause.expected_ms or 0,
+        resumes=body.resumes or "",
     )
 
 

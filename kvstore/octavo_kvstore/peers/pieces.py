@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
 from octavo_kvstore.block import BlockMeta
 from octavo_kvstore.codecs.shape import PayloadShape
 
+FETCH = "/octavo.v1.KvStoreService/Fetch"
 PIECE_BYTES = 512 * 2**10
 """Payload of one message; a block of the default model fits whole."""
 WINDOW_BYTES = 8 * 2**20
@@ -41,7 +42,7 @@ class Piece:
 
     index: int
     offset: int
-    data: bytes
+    data: bytes | memoryview
     checksum: int
     """xxh3-64 of `data`."""
     head: RecordHead | None
@@ -66,7 +67,7 @@ class Ask:
 class PeerStream(Protocol):
     """One Fetch under way."""
 
-    def pieces(self) -> AsyncIterator[Piece]:
+    def pieces(self) -> AsyncGenerator[Piece, None]:
         """In order; ends after the piece with `end`. Raises PeerFailed when the stream is over before that."""
 
     async def grant(self, size_bytes: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import xxhash
+from octavo.rpc.stall import StallGuard
 
 from octavo_kvstore.codecs.choice import LinkSpeed
 from octavo_kvstore.peers.pieces import WINDOW_BYTES, PeerFailed, PeerStream, Piece, RecordHead
@@ -54,65 +55,46 @@ class Receiver:
         self._link = link
         self._stall_s = stall_s
         self._clock_s = clock_s
-        self._queue: asyncio.Queue[Piece | PeerFailed | None] = asyncio.Queue()
-        self._unread_bytes = 0
+        self._guard = StallGuard(stall_s)
         self._ungranted_bytes = 0
         self._index = 0
-        self.bytes = 0
 
-    async def records(self) -> AsyncGenerator[tuple[RecordHead, bytes], None]:
+    async def records(self) -> AsyncGenerator[tuple[RecordHead, bytes | memoryview], None]:
         """(head, record) of key 0, 1, ... up to the peer's first miss.
 
         Raises PeerFailed when the stream breaks, is silent for the stall limit, or carries what is wrong; `partial`
-        then holds what was whole of the record under way.
+        then holds what was whole of the record under way. Pieces are read as they are taken, not ahead: what is under
+        way waits in the transport, and a queue here would only make the memory of the blocks cold.
         """
-        reading = asyncio.create_task(self._read())
         try:
-            while (piece := await self._next()) is not None and not piece.end:
-                record = self._take(piece)
-                await self._give_back(len(piece.data))
-                if record is not None:
-                    yield record
-                    self._index += 1
-                    if self._index == self._count:
-                        return
-            if piece is None:
-                raise PeerFailed("the stream ended without an end")
+            async with aclosing(self._stream.pieces()) as pieces:
+                taken_s = self._clock_s()
+                while not (piece := await self._next(pieces, taken_s)).end:
+                    taken_s = self._clock_s()
+                    record = self._take(piece)
+                    await self._give_back(len(piece.data))
+                    if record is not None:
+                        yield record
+                        self._index += 1
+                        if self._index == self._count:
+                            return
         finally:
             self._stream.cancel()
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
 
-    async def _read(self) -> None:
-        """Reads ahead as far as the credit goes; the last thing in the queue is why it stopped."""
-        last: PeerFailed | None = None
-        came_s, starved = self._clock_s(), False
+    async def _next(self, pieces: AsyncGenerator[Piece, None], taken_s: float) -> Piece:
+        """The next piece; `taken_s`: when the one before was handed over."""
+        asked_s = self._clock_s()
         try:
-            async for piece in self._stream.pieces():
-                now_s, size = self._clock_s(), len(piece.data)
-                if not starved:
-                    self._link.observe(size, now_s - came_s)
-                self._unread_bytes += size
-                self.bytes += size
-                # more than half of the window waits here: what comes next comes as slowly as it is taken
-                came_s, starved = now_s, self._unread_bytes > WINDOW_BYTES // 2
-                self._queue.put_nowait(piece)
-        except PeerFailed as error:
-            last = error
-        finally:
-            self._queue.put_nowait(last)
-
-    async def _next(self) -> Piece | None:
-        try:
-            async with asyncio.timeout(self._stall_s):
-                item = await self._queue.get()
+            with self._guard:
+                piece = await anext(pieces, None)
         except TimeoutError as error:
             raise PeerSilent(f"silent for {self._stall_s:g} s") from error
-        if isinstance(item, PeerFailed):
-            raise item
-        if item is not None:
-            self._unread_bytes -= len(item.data)
-        return item
+        if piece is None:
+            raise PeerFailed("the stream ended without an end")
+        waited_s, held_s = self._clock_s() - asked_s, asked_s - taken_s
+        # one that came while the block before was still in use says nothing of the link but that it is faster than that
+        self._link.observe(len(piece.data), waited_s if waited_s < held_s else waited_s + held_s)
+        return piece
 
     async def _give_back(self, size_bytes: int) -> None:
         self._ungranted_bytes += size_bytes
@@ -120,7 +102,7 @@ class Receiver:
             granted, self._ungranted_bytes = self._ungranted_bytes, 0
             await self._stream.grant(granted)
 
-    def _take(self, piece: Piece) -> tuple[RecordHead, bytes] | None:
+    def _take(self, piece: Piece) -> tuple[RecordHead, bytes | memoryview] | None:
         """Adds a piece; the record once it is whole."""
         if xxhash.xxh3_64_intdigest(piece.data) != piece.checksum:
             raise PieceCorrupt("a piece lacks its checksum")
@@ -136,7 +118,8 @@ class Receiver:
             partial.clear()
             raise PeerFailed("a record is longer than its head says")
         if not piece.offset and len(piece.data) == head.record_bytes:
-            record, checksum = piece.data, piece.checksum  # in one piece: nothing to copy, nothing to sum again
+            record: bytes | memoryview = piece.data
+            checksum = piece.checksum  # in one piece: nothing to copy, nothing to sum again
         else:
             partial.data += piece.data
             if len(partial.data) < head.record_bytes:

@@ -17,10 +17,9 @@ import xxhash
 
 from octavo_kvstore.arena_file import ArenaFile, ArenaFolder
 from octavo_kvstore.block import Block, Payload, check_block, check_key
-from octavo_kvstore.index import Clock, Entry, IsPinned, TierIndex
+from octavo_kvstore.index import OVERHEAD_BYTES, Clock, Entry, IsPinned, TierIndex
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
 from octavo_kvstore.tier import IndexedTier, Put, Tier
-from octavo_kvstore.tiers.heap import OVERHEAD_BYTES
 
 PAGE_BYTES = 4096
 MIN_SLOTS = 2
@@ -70,16 +69,20 @@ class ArenaTier(IndexedTier[int | Payload]):
 
     # the file
 
-    def lay_out(self, block_bytes: int) -> ArenaFile | None:
+    def lay_out(self, block_bytes: int, *, anew: bool) -> ArenaFile | None:
         """The arena with slots for blocks of this size; None when there is none that fits.
 
-        The first caller decides the size. Another size empties the tier, if no client has a slot now. Raises OSError.
+        The first caller decides the size. Another size empties the tier, and only when `anew`: nobody has the old one mapped.
+        Raises OSError.
         """
         with self._lock:
+            file = self._file
+            if file is not None and not anew and _slot_bytes(block_bytes) != file.slot_bytes:
+                return None
             return self._lay_out(block_bytes)
 
     def _lay_out(self, block_bytes: int) -> ArenaFile | None:
-        slot_bytes = max(1, -(-block_bytes // PAGE_BYTES)) * PAGE_BYTES
+        slot_bytes = _slot_bytes(block_bytes)
         file = self._file
         if file is not None and slot_bytes == file.slot_bytes:
             return file
@@ -405,3 +408,7 @@ class ArenaTier(IndexedTier[int | Payload]):
         with self._lock:
             total = self._file.slots if self._file is not None else 0
             return dict(zip(SLOT_COUNTS, (total, len(self._reserved), len(self._lent)), strict=True))
+
+
+def _slot_bytes(block_bytes: int) -> int:
+    return max(1, -(-block_bytes // PAGE_BYTES)) * PAGE_BYTES

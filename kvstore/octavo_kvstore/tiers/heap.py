@@ -6,12 +6,9 @@ import time
 from collections.abc import Sequence
 
 from octavo_kvstore.block import Block, check_block, check_key
-from octavo_kvstore.index import Clock, Entry, IsPinned, TierIndex
+from octavo_kvstore.index import OVERHEAD_BYTES, Clock, Entry, IsPinned, TierIndex
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
 from octavo_kvstore.tier import IndexedTier, Put
-
-OVERHEAD_BYTES = 512
-"""What a block costs beside its payload: objects, key, parent, dict and heap entries (measured with sys.getsizeof)."""
 
 
 class HeapTier(IndexedTier[Block]):

@@ -406,7 +406,8 @@ class NvmeTier(IndexedTier[Place]):
 
     def _check_file(self) -> None:
         """Raises CorruptedError when somebody cut the file that is mapped: touching what is gone would raise SIGBUS."""
-        if os.stat(self._folder.data_path).st_size < self._file_bytes:
+        least = self._file_bytes  # first: the writer may make the file grow between the two
+        if os.stat(self._folder.data_path).st_size < least:
             raise lmdb.CorruptedError("the data file was truncated")
 
     def _note_file_size(self) -> None:

@@ -180,7 +180,9 @@ class RemoteTier:
             return ask
         return replace(ask, offset=len(partial.data), record_checksum=head.record_checksum, form=head.form)
 
-    async def _decoded(self, key: bytes, layout: bytes, head: RecordHead, record: bytes, exact: bool) -> Block:
+    async def _decoded(
+        self, key: bytes, layout: bytes, head: RecordHead, record: bytes | memoryview, exact: bool
+    ) -> Block:
         """Raises PeerFailed when the record is not what its head says."""
         form = BY_NAME.get(head.form)
         if form is None or (form is not RAW and head.shape is None):
@@ -191,7 +193,7 @@ class RemoteTier:
         payload, checksum = record, head.record_checksum
         if form is not RAW and head.shape is not None:
             try:
-                payload = await asyncio.to_thread(self._chooser.decode, form, record, head.shape)
+                payload = await asyncio.to_thread(self._chooser.decode, form, bytes(record), head.shape)
             except ValueError as error:
                 raise PieceCorrupt(str(error)) from error
             checksum = xxhash.xxh3_64_intdigest(payload)

@@ -2,6 +2,7 @@
 
 from octavo.client.aio import AsyncClient
 from octavo.client.blocking import Client, Stream
+from octavo.client.cache import AsyncCache, CacheExplanation, Preload
 from octavo.client.retry import RetryPolicy
 from octavo.client.stream import AsyncStream
 from octavo.client.types import (
@@ -12,6 +13,7 @@ from octavo.client.types import (
     Cost,
     Message,
     ModelInfo,
+    Pausing,
     Timings,
     TokenCount,
     TokenLogprob,
@@ -20,8 +22,10 @@ from octavo.client.types import (
 )
 
 __all__ = [
+    "AsyncCache",
     "AsyncClient",
     "AsyncStream",
+    "CacheExplanation",
     "Cancellation",
     "Choice",
     "Chunk",
@@ -30,6 +34,8 @@ __all__ = [
     "Cost",
     "Message",
     "ModelInfo",
+    "Pausing",
+    "Preload",
     "RetryPolicy",
     "Stream",
     "Timings",

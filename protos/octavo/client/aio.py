@@ -16,7 +16,7 @@ from octavo.client.faults import error_from
 from octavo.client.retry import RetryPolicy
 from octavo.client.stream import AsyncStream, Metadata
 from octavo.client.targets import Target, Targets
-from octavo.client.types import Cancellation, Completion, ModelInfo, TokenCount, Tokens
+from octavo.client.types import Cancellation, Completion, ModelInfo, Pausing, TokenCount, Tokens
 from octavo.client.wire import MessageLike, Prompt, RequestOptions
 from octavo.errors import InvalidRequest
 from octavo.v1 import inference_pb2 as pb
@@ -107,6 +107,13 @@ class AsyncClient:
         request = pb.CancelRequest(request_id=request_id, reason=reason)
         answer: pb.CancelResponse = await self._unary(lambda stub: stub.Cancel, request)
         return wire.cancellation_of(answer)
+
+    async def pause(self, request_id: str, tool: str = "", expected_ms: int = 0) -> Pausing:
+        """Says that a turn ended in a tool call; come back with a longer prompt and `resumes=request_id`."""
+        pause = wire.pause_of({"tool": tool, "expected_ms": expected_ms})
+        request = pb.PauseRequest(request_id=request_id, pause=pause)
+        answer: pb.PauseResponse = await self._unary(lambda stub: stub.Pause, request)
+        return Pausing(answer.found, answer.decision)
 
     async def tokenize(
         self,

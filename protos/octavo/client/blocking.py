@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, Unpack
 from octavo.client.aio import DEFAULT_ADDRESS, AsyncClient
 from octavo.client.retry import RetryPolicy
 from octavo.client.stream import AsyncStream
-from octavo.client.types import Cancellation, Chunk, Completion, ModelInfo, TokenCount, Tokens
+from octavo.client.types import Cancellation, Chunk, Completion, ModelInfo, Pausing, TokenCount, Tokens
 from octavo.client.wire import MessageLike, Prompt, RequestOptions
 
 _Result = TypeVar("_Result")
@@ -160,6 +160,10 @@ class Client:
     def cancel(self, request_id: str, reason: str = "client_cancel") -> Cancellation:
         """Stops a request; returns when its last block is back. An unknown or finished one is a no-op."""
         return self._loop.run(self._client.cancel(request_id, reason))
+
+    def pause(self, request_id: str, tool: str = "", expected_ms: int = 0) -> Pausing:
+        """Says that a turn ended in a tool call; come back with a longer prompt and `resumes=request_id`."""
+        return self._loop.run(self._client.pause(request_id, tool, expected_ms))
 
     def tokenize(
         self,

@@ -147,6 +147,17 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True)
+class Pausing:
+    """What becomes of the KV of a turn after which the client pauses: keep, offload, drop, or later when the turn is over.
+
+    `found` is False for an unknown turn, or one that did not finish.
+    """
+
+    found: bool
+    decision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """Token ids, and the text piece of each."""
 

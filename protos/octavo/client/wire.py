@@ -23,6 +23,8 @@ class RequestOptions(TypedDict, total=False):
     cache_off: bool
     cache_salt: str
     cache: Mapping[str, Any]
+    pause: Mapping[str, Any]
+    resumes: str
     temperature: float
     top_p: float
     top_k: int
@@ -46,7 +48,7 @@ class RequestOptions(TypedDict, total=False):
 
 Prompt = str | Sequence[int]
 MessageLike = Message | Mapping[str, str]
-_CONTEXT = ("model", "request_id", "idempotency_key", "priority", "slo_class", "cache_off", "cache_salt")
+_CONTEXT = ("model", "request_id", "idempotency_key", "priority", "slo_class", "cache_off", "cache_salt", "resumes")
 _SAMPLING = (
     "temperature",
     "top_p",
@@ -122,7 +124,7 @@ def chat_messages(messages: Sequence[MessageLike]) -> pb.ChatMessages:
 
 def _parts(options: RequestOptions) -> tuple[pb.RequestContext, pb.Sampling, pb.Options]:
     given = cast(dict[str, Any], dict(options))
-    known = (*_CONTEXT, *_SAMPLING, *_OPTIONS, "cache", "deadline_s")
+    known = (*_CONTEXT, *_SAMPLING, *_OPTIONS, "cache", "pause", "deadline_s")
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -132,12 +134,25 @@ def _parts(options: RequestOptions) -> tuple[pb.RequestContext, pb.Sampling, pb.
     context = _fill(pb.RequestContext, _CONTEXT, given)
     if given.get("cache") is not None:
         context.cache.CopyFrom(_cache(given["cache"]))
+    if given.get("pause") is not None:
+        context.pause.CopyFrom(pause_of(given["pause"]))
     deadline_s = given.get("deadline_s")
     if deadline_s is not None:
         if not 0 < deadline_s < 4_000_000:
             raise InvalidRequest(f"deadline_s: {deadline_s!r} must be seconds above 0", field="deadline_s")
         context.deadline_ms = max(1, round(deadline_s * 1000))
     return context, _fill(pb.Sampling, _SAMPLING, given), _fill(pb.Options, _OPTIONS, given)
+
+
+def pause_of(given: Mapping[str, Any]) -> pb.ToolPause:
+    """`pause={"tool": "search", "expected_ms": 800}`. Raises InvalidRequest naming the field."""
+    for name in given:
+        if name not in ("tool", "expected_ms"):
+            raise InvalidRequest(f"pause.{name}: unknown; use tool, expected_ms", field=f"pause.{name}")
+    try:
+        return pb.ToolPause(**given)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"pause: {dict(given)!r} cannot be sent: {error}", field="pause") from error
 
 
 def _cache(given: Mapping[str, Any]) -> pb.CacheControl:

@@ -148,20 +148,22 @@ class PinPreloadResponse(_message.Message):
     def __init__(self, found: _Optional[bool] = ..., preload: _Optional[_Union[Preload, _Mapping]] = ...) -> None: ...
 
 class EvictRequest(_message.Message):
-    __slots__ = ("tenant", "name", "prefix", "salt", "whole_tenant", "tokens")
+    __slots__ = ("tenant", "name", "prefix", "salt", "whole_tenant", "form", "tokens")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     SALT_FIELD_NUMBER: _ClassVar[int]
     WHOLE_TENANT_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     name: str
     prefix: str
     salt: str
     whole_tenant: bool
+    form: str
     tokens: bytes
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., prefix: _Optional[str] = ..., salt: _Optional[str] = ..., whole_tenant: _Optional[bool] = ..., tokens: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., prefix: _Optional[str] = ..., salt: _Optional[str] = ..., whole_tenant: _Optional[bool] = ..., form: _Optional[str] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class EvictResponse(_message.Message):
     __slots__ = ("blocks", "stores")

@@ -76,7 +76,7 @@ class Options(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., include_stop_str: _Optional[bool] = ..., n: _Optional[int] = ..., logprobs: _Optional[int] = ..., echo: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ...) -> None: ...
 
 class RequestContext(_message.Message):
-    __slots__ = ("request_id", "idempotency_key", "model", "priority", "slo_class", "deadline_ms", "cache_off", "cache_salt", "cache")
+    __slots__ = ("request_id", "idempotency_key", "model", "priority", "slo_class", "deadline_ms", "cache_off", "cache_salt", "cache", "pause", "resumes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,8 @@ class RequestContext(_message.Message):
     CACHE_OFF_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     idempotency_key: str
     model: str
@@ -95,7 +97,17 @@ class RequestContext(_message.Message):
     cache_off: bool
     cache_salt: str
     cache: CacheControl
-    def __init__(self, request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., cache_off: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., cache: _Optional[_Union[CacheControl, _Mapping]] = ...) -> None: ...
+    pause: ToolPause
+    resumes: str
+    def __init__(self, request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., cache_off: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., cache: _Optional[_Union[CacheControl, _Mapping]] = ..., pause: _Optional[_Union[ToolPause, _Mapping]] = ..., resumes: _Optional[str] = ...) -> None: ...
+
+class ToolPause(_message.Message):
+    __slots__ = ("tool", "expected_ms")
+    TOOL_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MS_FIELD_NUMBER: _ClassVar[int]
+    tool: str
+    expected_ms: int
+    def __init__(self, tool: _Optional[str] = ..., expected_ms: _Optional[int] = ...) -> None: ...
 
 class CacheControl(_message.Message):
     __slots__ = ("off", "salt", "ttl", "pin", "priority", "tiers", "preload")
@@ -388,6 +400,22 @@ class CancelResponse(_message.Message):
     latency_us: int
     cost: Cost
     def __init__(self, found: _Optional[bool] = ..., outcome: _Optional[str] = ..., last_step: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., latency_us: _Optional[int] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ...) -> None: ...
+
+class PauseRequest(_message.Message):
+    __slots__ = ("request_id", "pause")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    pause: ToolPause
+    def __init__(self, request_id: _Optional[str] = ..., pause: _Optional[_Union[ToolPause, _Mapping]] = ...) -> None: ...
+
+class PauseResponse(_message.Message):
+    __slots__ = ("found", "decision")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    decision: str
+    def __init__(self, found: _Optional[bool] = ..., decision: _Optional[str] = ...) -> None: ...
 
 class AckRequest(_message.Message):
     __slots__ = ("request_id", "byte_end", "first_token_ms", "last_token_ms")

@@ -54,6 +54,11 @@ class InferenceServiceStub:
                 request_serializer=octavo_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_inference__pb2.CancelResponse.FromString,
                 _registered_method=True)
+        self.Pause = channel.unary_unary(
+                '/octavo.v1.InferenceService/Pause',
+                request_serializer=octavo_dot_v1_dot_inference__pb2.PauseRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_inference__pb2.PauseResponse.FromString,
+                _registered_method=True)
         self.Ack = channel.unary_unary(
                 '/octavo.v1.InferenceService/Ack',
                 request_serializer=octavo_dot_v1_dot_inference__pb2.AckRequest.SerializeToString,
@@ -107,6 +112,13 @@ class InferenceServiceServicer:
 
     def Cancel(self, request, context):
         """Stops a generation; answers when its last block is back. An unknown or finished id is a no-op.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pause(self, request, context):
+        """A turn ended in a tool call: says what becomes of its KV until a request names it in `resumes`. May come while the turn runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,6 +181,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Cancel,
                     request_deserializer=octavo_dot_v1_dot_inference__pb2.CancelRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_inference__pb2.CancelResponse.SerializeToString,
+            ),
+            'Pause': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pause,
+                    request_deserializer=octavo_dot_v1_dot_inference__pb2.PauseRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_inference__pb2.PauseResponse.SerializeToString,
             ),
             'Ack': grpc.unary_unary_rpc_method_handler(
                     servicer.Ack,
@@ -304,6 +321,33 @@ class InferenceService:
             '/octavo.v1.InferenceService/Cancel',
             octavo_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
             octavo_dot_v1_dot_inference__pb2.CancelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pause(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.InferenceService/Pause',
+            octavo_dot_v1_dot_inference__pb2.PauseRequest.SerializeToString,
+            octavo_dot_v1_dot_inference__pb2.PauseResponse.FromString,
             options,
             channel_credentials,
             insecure,

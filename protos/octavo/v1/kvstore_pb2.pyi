@@ -187,13 +187,14 @@ class FetchHead(_message.Message):
     def __init__(self, parent: _Optional[bytes] = ..., form: _Optional[str] = ..., record_bytes: _Optional[int] = ..., record_checksum: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., payload_checksum: _Optional[int] = ..., shape: _Optional[_Union[PayloadShape, _Mapping]] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
 
 class BlockMeta(_message.Message):
-    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us", "lossy")
+    __slots__ = ("namespace", "ttl_us", "priority", "pinned", "recompute_us", "age_us", "tiers", "lossy")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TTL_US_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     AGE_US_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     LOSSY_FIELD_NUMBER: _ClassVar[int]
     namespace: bytes
     ttl_us: int
@@ -201,8 +202,9 @@ class BlockMeta(_message.Message):
     pinned: bool
     recompute_us: int
     age_us: int
+    tiers: int
     lossy: bool
-    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ..., lossy: _Optional[bool] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[bytes] = ..., ttl_us: _Optional[int] = ..., priority: _Optional[int] = ..., pinned: _Optional[bool] = ..., recompute_us: _Optional[int] = ..., age_us: _Optional[int] = ..., tiers: _Optional[int] = ..., lossy: _Optional[bool] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("stored", "known", "refused")

@@ -9,20 +9,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachGatewayRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "stop_choice", "attach", "heartbeat")
+    __slots__ = ("hello", "submit", "cancel", "stop_choice", "attach", "heartbeat", "pause")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     STOP_CHOICE_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     hello: GatewayHello
     submit: Submit
     cancel: CancelOrder
     stop_choice: StopChoice
     attach: AttachOrder
     heartbeat: Heartbeat
-    def __init__(self, hello: _Optional[_Union[GatewayHello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[CancelOrder, _Mapping]] = ..., stop_choice: _Optional[_Union[StopChoice, _Mapping]] = ..., attach: _Optional[_Union[AttachOrder, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    pause: PauseOrder
+    def __init__(self, hello: _Optional[_Union[GatewayHello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[CancelOrder, _Mapping]] = ..., stop_choice: _Optional[_Union[StopChoice, _Mapping]] = ..., attach: _Optional[_Union[AttachOrder, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pause: _Optional[_Union[PauseOrder, _Mapping]] = ...) -> None: ...
 
 class AttachGatewayResponse(_message.Message):
     __slots__ = ("welcome", "events", "heartbeat")
@@ -92,7 +94,7 @@ class GatewayWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ..., namespace_generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root", "cache")
+    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root", "cache", "pause_tool", "pause_expected_us", "resumes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +115,9 @@ class Submit(_message.Message):
     NAMESPACE_TAG_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ROOT_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_TOOL_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_EXPECTED_US_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     tenant: str
@@ -133,7 +138,10 @@ class Submit(_message.Message):
     namespace_tag: bytes
     namespace_root: bytes
     cache: CacheRule
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ...) -> None: ...
+    pause_tool: str
+    pause_expected_us: int
+    resumes: str
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ..., pause_tool: _Optional[str] = ..., pause_expected_us: _Optional[int] = ..., resumes: _Optional[str] = ...) -> None: ...
 
 class CacheRule(_message.Message):
     __slots__ = ("ttl_us", "pin", "priority", "tiers", "generation", "layout", "preload")
@@ -173,6 +181,24 @@ class CancelOrder(_message.Message):
     tenant: str
     def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
+class PauseOrder(_message.Message):
+    __slots__ = ("request_id", "tool", "expected_us", "tenant")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOOL_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_US_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tool: str
+    expected_us: int
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., tool: _Optional[str] = ..., expected_us: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class PauseResult(_message.Message):
+    __slots__ = ("decision",)
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    decision: str
+    def __init__(self, decision: _Optional[str] = ...) -> None: ...
+
 class StopChoice(_message.Message):
     __slots__ = ("request_id", "index", "at_len")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -200,20 +226,22 @@ class RequestEvents(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ...) -> None: ...
 
 class RequestEvent(_message.Message):
-    __slots__ = ("request_id", "accepted", "tokens", "choice_finished", "finished", "cancel_result")
+    __slots__ = ("request_id", "accepted", "tokens", "choice_finished", "finished", "cancel_result", "pause_result")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FINISHED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     CANCEL_RESULT_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_RESULT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     accepted: Accepted
     tokens: Tokens
     choice_finished: ChoiceFinished
     finished: RequestFinished
     cancel_result: CancelResult
-    def __init__(self, request_id: _Optional[str] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[RequestFinished, _Mapping]] = ..., cancel_result: _Optional[_Union[CancelResult, _Mapping]] = ...) -> None: ...
+    pause_result: PauseResult
+    def __init__(self, request_id: _Optional[str] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[RequestFinished, _Mapping]] = ..., cancel_result: _Optional[_Union[CancelResult, _Mapping]] = ..., pause_result: _Optional[_Union[PauseResult, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt", "max_tokens", "degraded")
@@ -444,12 +472,14 @@ class PinOrder(_message.Message):
     def __init__(self, keys: _Optional[bytes] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class ForgetOrder(_message.Message):
-    __slots__ = ("keys", "namespace")
+    __slots__ = ("keys", "namespace", "below")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     namespace: bytes
-    def __init__(self, keys: _Optional[bytes] = ..., namespace: _Optional[bytes] = ...) -> None: ...
+    below: bool
+    def __init__(self, keys: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., below: _Optional[bool] = ...) -> None: ...
 
 class StoreInventory(_message.Message):
     __slots__ = ("number", "keys", "last")
@@ -529,7 +559,7 @@ class TenantStatus(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., requests: _Optional[int] = ..., running_sequences: _Optional[int] = ..., held_blocks: _Optional[int] = ..., rate_tokens_per_s: _Optional[float] = ..., burst_tokens: _Optional[float] = ..., tokens_left: _Optional[float] = ..., concurrency: _Optional[int] = ..., kv_share: _Optional[float] = ..., rejected: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid", "block_bytes", "block_tokens", "step_tokens", "fixed_us", "prefill_token_us", "context_token_us", "load_bytes_per_us", "load_fixed_us", "labels", "blocks_retired")
+    __slots__ = ("worker_id", "state", "running", "blocks_total", "blocks_free", "steps", "pid", "block_bytes", "block_tokens", "step_tokens", "fixed_us", "prefill_token_us", "context_token_us", "load_bytes_per_us", "load_fixed_us", "labels", "blocks_retired", "role")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -547,6 +577,7 @@ class WorkerStatus(_message.Message):
     LOAD_FIXED_US_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_RETIRED_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     state: str
     running: int
@@ -564,7 +595,8 @@ class WorkerStatus(_message.Message):
     load_fixed_us: float
     labels: _containers.RepeatedScalarFieldContainer[str]
     blocks_retired: int
-    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ...) -> None: ...
+    role: str
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[str] = ..., running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., steps: _Optional[int] = ..., pid: _Optional[int] = ..., block_bytes: _Optional[int] = ..., block_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., fixed_us: _Optional[float] = ..., prefill_token_us: _Optional[float] = ..., context_token_us: _Optional[float] = ..., load_bytes_per_us: _Optional[float] = ..., load_fixed_us: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ..., blocks_retired: _Optional[int] = ..., role: _Optional[str] = ...) -> None: ...
 
 class DrainWorkerRequest(_message.Message):
     __slots__ = ("worker_id", "deadline_us", "force")

@@ -222,7 +222,7 @@ class Stop(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Offload(_message.Message):
-    __slots__ = ("xfer_id", "block_ids", "keys", "parents", "namespaces", "ttl_us", "priorities", "recompute_us")
+    __slots__ = ("xfer_id", "block_ids", "keys", "parents", "namespaces", "ttl_us", "priorities", "recompute_us", "tiers")
     XFER_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +231,7 @@ class Offload(_message.Message):
     TTL_US_FIELD_NUMBER: _ClassVar[int]
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_US_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     xfer_id: int
     block_ids: bytes
     keys: bytes
@@ -239,7 +240,8 @@ class Offload(_message.Message):
     ttl_us: _containers.RepeatedScalarFieldContainer[int]
     priorities: _containers.RepeatedScalarFieldContainer[int]
     recompute_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., namespaces: _Optional[bytes] = ..., ttl_us: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., recompute_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    tiers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, xfer_id: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., namespaces: _Optional[bytes] = ..., ttl_us: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., recompute_us: _Optional[_Iterable[int]] = ..., tiers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("xfer_id", "keys", "block_ids", "limit_us", "sources")

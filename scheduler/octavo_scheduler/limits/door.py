@@ -163,14 +163,15 @@ def _late(cell: Cell, slo: SloClass, terms: Terms) -> Outcome | None:
             f"{seen.decode_us / 1000:.0f} ms of decode exceed the deadline of {terms.deadline_us / 1000:.0f} ms"
         )
         return Outcome("deadline", "rejected-deadline", message, bounded(late_us) if helps else 0)
-    if slo.on_overload != "queue" and slo.ttft_ms and seen.ttft_us > slo.ttft_ms * 1000:
-        if not seen.wait_us:
+    likely_us = seen.ttft_us * cell.errors["ttft"].headroom
+    if slo.on_overload != "queue" and slo.ttft_ms and likely_us > slo.ttft_ms * 1000:
+        if seen.alone_us > slo.ttft_ms * 1000:
             return None  # the prompt alone takes longer: that is not overload
         message = (
-            f"predicted time to first token {seen.ttft_us / 1000:.0f} ms misses the {slo.ttft_ms:g} ms of "
-            f"SLO class {slo.name}"
+            f"predicted time to first token {seen.ttft_us / 1000:.0f} ms (likely below {likely_us / 1000:.0f} ms) "
+            f"misses the {slo.ttft_ms:g} ms of SLO class {slo.name}"
         )
-        return Outcome("rejected", "rejected-overload", message, bounded(seen.ttft_us - slo.ttft_ms * 1000))
+        return Outcome("rejected", "rejected-overload", message, bounded(likely_us - slo.ttft_ms * 1000))
     return None
 
 

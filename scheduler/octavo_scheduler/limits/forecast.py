@@ -40,6 +40,7 @@ class Forecast:
     raw_wait_us: float
     raw_start_us: float
     gpu_us: float  # worker time of the request
+    alone_us: float  # its prefill on an idle worker
 
     @property
     def ttft_us(self) -> float:
@@ -102,6 +103,7 @@ def forecast(cell: Cell, ask: Ask) -> Forecast | None:
         raw_wait_us=raw_wait_us,
         raw_start_us=raw_start_us,
         gpu_us=gpu_us,
+        alone_us=prefill_us(worker.costs, prefill_tokens, 0, 0, 0, policy.budget_alone),
     )
 
 

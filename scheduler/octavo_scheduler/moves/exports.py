@@ -10,12 +10,13 @@ from collections.abc import Iterable
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.orders import Offload
+from octavo_scheduler.preloads import wishes
+from octavo_scheduler.preloads.leaving import Leaving, offload_order
 from octavo_scheduler.request import NO_PARENT, Choice, Request
 from octavo_scheduler.tiers import Directory, Purpose, Transfer
 
-Item = tuple[int, bytes, bytes]
-"""A block, its key, and its parent's key."""
+Item = tuple[int, Leaving]
+"""A block, and what its store is told of it."""
 
 
 def answering(cell: Cell, worker: Worker) -> Directory | None:
@@ -24,15 +25,18 @@ def answering(cell: Cell, worker: Worker) -> Directory | None:
     return directory if directory is not None and directory.synced and directory.answers(cell.now_us) else None
 
 
-def items_of(choice: Choice, blocks: list[int], start: int, end: int, block_tokens: int) -> list[Item]:
-    """Blocks `start` to `end` of a table with their keys; none when the choice has no keys (cache off)."""
+def items_of(worker: Worker, choice: Choice, blocks: list[int], start: int, end: int) -> list[Item]:
+    """Blocks `start` to `end` of a table; none when they have no keys (cache off) or must stay in the pool."""
+    request, size = choice.request, worker.block_tokens
+    if not request.cache.goes_below:
+        return []
     items: list[Item] = []
-    parent = (choice.key(start - 1, block_tokens) if start else NO_PARENT) or NO_PARENT
+    parent = (choice.key(start - 1, size) if start else NO_PARENT) or NO_PARENT
     for at in range(start, end):
-        key = choice.key(at, block_tokens)
+        key = choice.key(at, size)
         if key is None:
             return []
-        items.append((blocks[at], key, parent))
+        items.append((blocks[at], wishes.leaving(worker, request, key, parent, at)))
         parent = key
     return items
 
@@ -45,12 +49,14 @@ def order_exports(
     ordered: list[Transfer] = []
     most = max(1, cell.policy.max_offload_blocks)
     for start in range(0, len(waiting), most):
-        blocks, keys, parents = (list(part) for part in zip(*waiting[start : start + most], strict=True))
+        blocks = [block for block, _leaving in waiting[start : start + most]]
+        leaving = [item for _block, item in waiting[start : start + most]]
         for block in blocks:
             worker.pool.hold_transfer(block)
-        transfer = Transfer(cell.number(), "offload", blocks, keys, cell.now_us, purpose=purpose, request=request)
+        transfer = Transfer(cell.number(), "offload", blocks, [item.key for item in leaving], cell.now_us)
+        transfer.purpose, transfer.request = purpose, request
         worker.transfers[transfer.xfer_id] = transfer
-        transfer.order_number = worker.order(Offload(transfer.xfer_id, blocks, keys, parents))
+        transfer.order_number = worker.order(offload_order(transfer.xfer_id, blocks, leaving, cell.now_us))
         request.holds += 1
         ordered.append(transfer)
     if ordered:

@@ -15,7 +15,7 @@ from octavo_scheduler.admission import blocks_for
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.moves.credit import find_target, room, target_of
-from octavo_scheduler.moves.exports import answering, items_of, order_exports
+from octavo_scheduler.moves.exports import Item, answering, items_of, order_exports
 from octavo_scheduler.orders import Load
 from octavo_scheduler.request import Handoff, Outcome, Request, Sequence
 from octavo_scheduler.tiers import Transfer
@@ -74,13 +74,13 @@ def advance(cell: Cell, source: Worker, sequence: Sequence) -> None:
         handoff.credit_waits += 1
         cell.counters["handoff_credit_waits"] += 1
         return
-    items = items_of(sequence.choice, sequence.blocks, handoff.exported, ready, source.block_tokens)
-    _export(cell, source, request, [item for item in items if item[1] not in directory])
+    items = items_of(source, sequence.choice, sequence.blocks, handoff.exported, ready)
+    _export(cell, source, request, [item for item in items if item[1].key not in directory])
     handoff.exported = ready
     preload(cell, request)
 
 
-def _export(cell: Cell, source: Worker, request: Request, items: list[tuple[int, bytes, bytes]]) -> None:
+def _export(cell: Cell, source: Worker, request: Request, items: list[Item]) -> None:
     handoff = request.handoff
     if handoff is None:
         return
@@ -101,6 +101,7 @@ def exported(cell: Cell, transfer: Transfer, ok: int, size_bytes: int) -> None:
         cell.counters["handoff_early_blocks"] += ok
     cell.counters["handoff_blocks"] += ok
     cell.counters["handoff_bytes"] += size_bytes
+    cell.moved.add(cell.now_us, size_bytes, cell.now_us - transfer.started_us)
     if request.handoff is handoff:
         preload(cell, request)
 
@@ -177,8 +178,8 @@ def prefilled(cell: Cell, source: Worker, sequence: Sequence) -> None:
     target = target_of(cell, handoff)
     full = min(sequence.computed_len // source.block_tokens, len(sequence.blocks))
     if directory is not None and handoff.exported < full and target is not None:
-        items = items_of(sequence.choice, sequence.blocks, handoff.exported, full, source.block_tokens)
-        _export(cell, source, request, [item for item in items if item[1] not in directory])
+        items = items_of(source, sequence.choice, sequence.blocks, handoff.exported, full)
+        _export(cell, source, request, [item for item in items if item[1].key not in directory])
         handoff.exported = full
     cell.arriving[request] = None
     cell.timers.at(handoff.until_us, "move", request)

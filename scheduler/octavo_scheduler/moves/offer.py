@@ -34,7 +34,7 @@ def split_roles(workers: list[Worker]) -> tuple[list[Worker], list[Worker]]:
 def possible(cell: Cell, group: list[Choice], keys: list[bytes]) -> bool:
     """Whether this request can be handed over at all: one choice, with keys, that decodes."""
     request = group[0].request
-    decodes = request.max_len - group[0].length > 1
+    decodes = request.max_len - group[0].length > 1 and request.cache.goes_below
     return len(request.choices) == 1 and bool(keys) and decodes and request.failed_handoffs < MAX_FAILED
 
 

@@ -14,6 +14,7 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.moves.exports import answering, order_exports
 from octavo_scheduler.moves.pause import Decision, Pause
 from octavo_scheduler.moves.pause_costs import Costs, pause_costs, scarcity
+from octavo_scheduler.preloads import wishes
 from octavo_scheduler.request import NO_PARENT, Choice, Request
 from octavo_scheduler.tiers import Directory
 
@@ -77,8 +78,13 @@ def _costs(cell: Cell, pause: Pause, wanted: float) -> Costs:
     left_us = max(0.0, pause.gives_up_us() - cell.now_us)
     hold_us = chance * pause.expected_us + (1 - chance) * left_us
     worker = pause.worker
-    directory = answering(cell, worker)
+    directory = _store(cell, pause)
     return pause_costs(worker, pause.keys, directory, hold_us, chance, wanted, cell.policy.budget_alone)
+
+
+def _store(cell: Cell, pause: Pause) -> Directory | None:
+    """Where its blocks may be copied to."""
+    return answering(cell, pause.worker) if pause.request.cache.goes_below else None
 
 
 def _decide(cell: Cell, pause: Pause) -> Decision:
@@ -87,7 +93,7 @@ def _decide(cell: Cell, pause: Pause) -> Decision:
         return "keep"
     if policy == "drop":
         return "drop"
-    directory = answering(cell, pause.worker)
+    directory = _store(cell, pause)
     if policy == "offload":
         return "offload" if directory is not None else "drop"
     return _costs(cell, pause, scarcity(cell, pause.worker)).best()
@@ -105,7 +111,7 @@ def _carry_out(cell: Cell, pause: Pause, decision: Decision) -> None:
         pause.kept = blocks
         worker.kept[pause] = pause.kept
         return
-    directory = answering(cell, worker)
+    directory = _store(cell, pause)
     if decision == "offload" and directory is not None:
         _copy_out(cell, pause, blocks, directory)
     if decision == "drop":
@@ -117,11 +123,11 @@ def _carry_out(cell: Cell, pause: Pause, decision: Decision) -> None:
 def _copy_out(cell: Cell, pause: Pause, blocks: list[int], directory: Directory) -> None:
     parents = [NO_PARENT, *pause.keys]
     items = [
-        (block, key, parent)
-        for block, key, parent in zip(blocks, pause.keys, parents, strict=False)
+        (block, wishes.leaving(pause.worker, pause.request, key, parent, at))
+        for at, (block, key, parent) in enumerate(zip(blocks, pause.keys, parents, strict=False))
         if key not in directory
     ]
-    for block, _key, _parent in items:
+    for block, _leaving in items:
         pause.worker.offload_candidates.pop(block, None)
     order_exports(cell, pause.worker, pause.request, items, "pause")
 

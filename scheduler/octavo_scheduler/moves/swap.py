@@ -22,7 +22,9 @@ def swap_us(worker: Worker, sequence: Sequence, kept: int, directory: Directory 
     """
     choice, size = sequence.choice, worker.block_tokens
     full = min(sequence.computed_len // size, len(sequence.blocks))
-    if directory is None or full <= kept or choice.key(full - 1, size) is None:
+    if directory is None or not choice.request.cache.goes_below:
+        return None
+    if full <= kept or choice.key(full - 1, size) is None:
         return None
     keys = (choice.key(at, size) for at in range(kept, full))
     lacking = sum(key is not None and key not in directory for key in keys)
@@ -37,8 +39,8 @@ def swap_out(cell: Cell, worker: Worker, sequence: Sequence) -> int:
         return 0  # the kvstore was lost meanwhile: what stays cached is all there is
     size = worker.block_tokens
     full = sequence.computed_len // size
-    items = items_of(sequence.choice, sequence.blocks, 0, full, size)
-    lacking = [item for item in items if item[1] not in directory]
+    items = items_of(worker, sequence.choice, sequence.blocks, 0, full)
+    lacking = [item for item in items if item[1].key not in directory]
     order_exports(cell, worker, sequence.choice.request, lacking, "swap")
     cell.counters["swapped_blocks"] += len(lacking)
     return len(lacking)

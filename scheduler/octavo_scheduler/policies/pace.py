@@ -33,10 +33,13 @@ class Pace:
         self._targets_us: Counter[int] = Counter()  # ITL target -> running sequences; without one: none
         self._raise_since_us = -1
 
-    def join(self, target_us: int) -> None:
-        """A sequence with this target (0: none) began."""
-        if target_us:
-            self._targets_us[target_us] += 1
+    def join(self, target_us: int) -> bool:
+        """A sequence with this target (0: none) began; True when no other is as strict."""
+        if not target_us:
+            return False
+        stricter = target_us < min(self._targets_us, default=target_us + 1)
+        self._targets_us[target_us] += 1
+        return stricter
 
     def leave(self, target_us: int) -> None:
         """It ended."""

@@ -239,6 +239,38 @@ class PrefixIndex:
             node = self._above(node)
         return len(blocks)
 
+    def heads(self) -> list[bytes]:
+        """Keys of the first block of every chain."""
+        return list(self._root.children)
+
+    def drop(self, key: bytes) -> list[tuple[int, bytes]]:
+        """Takes the block of `key` and all below it out of the index, whoever holds them; ends the pins on them.
+
+        Returns (block, key) of each; empty when the key is not indexed. Holders keep their blocks, which stay private.
+        """
+        block = self.block_of.get(key)
+        if block is None:
+            return []
+        top = self._node(block)
+        at = top.blocks.index(block)
+        below, waiting = [], list(top.children.values())
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.children.values())
+            below.append(node)
+        dropped = [(held, self._key(held)) for node in below for held in node.blocks]
+        dropped += [(held, self._key(held)) for held in top.blocks[at:]]
+        gone = {held for held, _key in dropped}
+        for pin in [pin for pin in self._pins if not gone.isdisjoint(pin.blocks)]:
+            self.unpin(pin)
+        for node in below:
+            node.children = {}
+            self._forget(node, 0)
+            self.nodes -= 1
+        top.children = {}
+        self._trim(top, at)
+        return dropped
+
     def expire(self, now_us: int) -> int:
         """Ends pins and priorities whose time is up; returns how many pins."""
         due = self._pins.due(now_us)

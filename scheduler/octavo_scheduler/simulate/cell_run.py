@@ -73,6 +73,8 @@ class CellResult:
     samples: list[Sample]
     gaps: dict[int, int] = field(default_factory=dict)  # gap // GAP_UNIT_US -> tokens
     counters: dict[str, float] = field(default_factory=dict)
+    prediction_errors: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    """What the core predicted (Cell.errors): how often, and the 0.5 and 0.9 quantile of the relative error."""
     busy_us: float = 0.0
     worker_busy_us: list[float] = field(default_factory=list)  # the same of each worker
     ended_us: int = 0
@@ -161,9 +163,8 @@ class CellRun:
         for fact in effects.facts:
             if fact.name == "handoff":
                 self.result.handoffs.append(fact)
-        if effects.close_workers:
-            epoch, why = effects.close_workers[0]
-            raise SimulationBroke(f"the core closed worker {self._workers[epoch].worker_id}: {why}")
+        for epoch, why in effects.close_workers:
+            self._closed(epoch, why)
         arrives_us = self._now_us + self._hardware.link_us
         for epoch, orders in effects.orders:
             worker = self._workers[epoch]
@@ -179,6 +180,10 @@ class CellRun:
         if effects.next_wakeup_us and effects.next_wakeup_us != self._tick_us:
             self._tick_us = effects.next_wakeup_us
             self._at(max(self._now_us, self._tick_us), self._tick, self._tick_us)
+
+    def _closed(self, epoch: int, why: str) -> None:
+        """The core has ended a worker's epoch. Here none is lost or drained."""
+        raise SimulationBroke(f"the core closed worker {self._workers[epoch].worker_id}: {why}")
 
     def _tick(self, due_us: int) -> None:
         if due_us == self._tick_us:  # else the core has moved its wake-up since
@@ -298,6 +303,10 @@ class CellRun:
         if self._open:
             raise SimulationBroke(f"{len(self._open)} requests never ended, {next(iter(self._open))} among them")
         result.counters = dict(self.core.cell.counters)
+        result.prediction_errors = {
+            kind: (errors.count, errors.quantile(0.5), errors.quantile(0.9))
+            for kind, errors in self.core.cell.errors.items()
+        }
         result.worker_busy_us = [worker.busy_us for worker in self._workers.values()]
         result.busy_us = sum(result.worker_busy_us)
         for worker in self._workers.values():

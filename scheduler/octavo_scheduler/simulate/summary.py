@@ -8,8 +8,10 @@ from itertools import zip_longest
 
 from octavo.figures import Figure, figure_of, quantile
 
+from octavo_scheduler.cell import PREDICTED
 from octavo_scheduler.simulate.cell_run import GAP_UNIT_US, CellResult, Sample
 from octavo_scheduler.simulate.fleet_run import SAMPLES, Plan
+from octavo_scheduler.simulate.roles import role_figures
 from octavo_scheduler.simulate.tally import Tally
 from octavo_scheduler.slo import SloClass, parse_classes
 
@@ -45,6 +47,8 @@ def summarise(plan: Plan, results: Sequence[CellResult], cost_per_hour: float = 
     classes = parse_classes(plan.policy.slo_classes)
     figures = [*_latencies(tallies, results), *_goodput(plan, tallies, classes, span_us, cost_per_hour)]
     figures += _load(plan, results, span_us)
+    if plan.roles:
+        figures += role_figures(plan.hardware, results[0], span_us)
     return Summary(tuple(figures), tuple(_course(tallies, results)))
 
 
@@ -116,6 +120,7 @@ def _goodput(
     prompts = sum(tally.prompt_tokens for tally in tallies)
     if prompts:
         cached = sum(tally.cached_tokens for tally in tallies)
+        figures.append(Figure("cached_tokens", cached, "tokens", count))
         figures.append(Figure("cached_share_of_prompts", cached / prompts, "share", count))
     return figures
 
@@ -144,6 +149,12 @@ def _load(plan: Plan, results: Sequence[CellResult], span_us: int) -> list[Figur
         ("starved_steps", "steps"),
     ):
         figures.append(Figure(name, sum(result.counters.get(name, 0) for result in results), unit))
+    for kind in PREDICTED:
+        seen = [result.prediction_errors[kind] for result in results if result.prediction_errors.get(kind, (0,))[0]]
+        if seen:  # of the worst cell
+            count = sum(item[0] for item in seen)
+            figures.append(Figure(f"{kind}_prediction_error_p50", max(item[1] for item in seen), "share", count))
+            figures.append(Figure(f"{kind}_prediction_error_p90", max(item[2] for item in seen), "share", count))
     figures.append(Figure("max_service_gap", max(result.max_service_gap_ms for result in results), "ms"))
     return figures
 

@@ -15,7 +15,7 @@ from octavo.packing import unpack_u32
 from octavo.step import SeqView, Step, StepBudget, compose
 
 from octavo_scheduler.events import Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
-from octavo_scheduler.orders import Admit, Grant, Load, Offload, Order, SiblingAdmit, StepPolicy, Stop, Update
+from octavo_scheduler.orders import Admit, Grant, Leave, Load, Offload, Order, SiblingAdmit, StepPolicy, Stop, Update
 from octavo_scheduler.simulate.hardware import Hardware
 from octavo_scheduler.simulate.store import SimulatedStore
 
@@ -92,6 +92,7 @@ class SimulatedWorker:
         "epoch",
         "hardware",
         "inbox",
+        "leaving",
         "link_bytes",
         "link_free_us",
         "link_us",
@@ -134,6 +135,7 @@ class SimulatedWorker:
         self._since_us = 0
         self._last_report_us = self._last_live_us = 0
         self.peak_running = 0
+        self.leaving = False
 
     def hello(self, now_us: int) -> WorkerJoined:
         """Its first message."""
@@ -314,6 +316,7 @@ class SimulatedWorker:
         """The current report, ready to leave."""
         report, owners = self._report, self.tokens_of
         report.step = self.steps
+        report.draining = self.leaving
         report.tokens = array("I", bytes(4 * sum(report.counts)))
         if now_us - self._last_live_us >= LIVE_LIST_US:
             self._last_live_us = now_us
@@ -341,6 +344,8 @@ class SimulatedWorker:
             stopped = self._by_seq.get(order.seq)
             if stopped is not None:
                 self._leave(stopped)
+        elif isinstance(order, Leave):
+            self.leaving = self._flush = True
         elif isinstance(order, StepPolicy):
             self.budget = StepBudget(order.budget_with_decodes, order.budget_alone, order.max_seqs)
         elif isinstance(order, Update):

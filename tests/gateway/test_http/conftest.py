@@ -124,6 +124,7 @@ class FakeGateway:
     why_not_ready: str = ""
     api_key: str = ""  # empty: none is needed
     sees_all: bool = True
+    degraded: str = ""
     requests: list[RequestParams] = field(default_factory=list)
     edges: list[EdgeContext] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
@@ -143,6 +144,7 @@ class FakeGateway:
         if self.refusal is not None:
             raise self.refusal
         generation = FakeGeneration(params.request_id or f"req-{len(self.generations)}", self.script(params))
+        generation.degraded = self.degraded
         self.generations.append(generation)
         return generation
 
@@ -150,6 +152,9 @@ class FakeGateway:
         raise NotImplementedError
 
     async def cancel(self, request_id: str, reason: str, edge: EdgeContext) -> CancelOutcome:
+        raise NotImplementedError
+
+    async def pause(self, request_id: str, tool: str, expected_ms: int, edge: EdgeContext) -> str:
         raise NotImplementedError
 
     def ack(

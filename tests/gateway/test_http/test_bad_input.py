@@ -186,7 +186,7 @@ async def test_harmless_and_unknown_fields_are_taken(edge: Any) -> None:
         (InvalidRequest("x", field="logprobs"), PLAIN, {"logprobs": 99}, 400, "logprobs"),
         (InvalidRequest("x", field="sampling.logit_bias[49152]"), PLAIN, {}, 400, "logit_bias[49152]"),
         (InvalidRequest("x", field="include_stop_str"), PLAIN, {}, 400, "include_stop_str_in_output"),
-        (InvalidRequest("x", field="deadline_ms"), PLAIN, {}, 400, "X-Octavo-Deadline-Ms"),
+        (InvalidRequest("x", field="deadline_ms"), PLAIN, {}, 400, "deadline_ms"),
     ],
 )
 async def test_what_the_gateway_refuses_carries_the_clients_name(
@@ -223,6 +223,9 @@ async def test_what_the_gateway_refuses_carries_the_clients_name(
         ({"skip_special_tokens": False}, "skip_special_tokens", False),
         ({"repetition_penalty": 0}, "repetition_penalty", 0.0),
         ({"cache_salt": "s"}, "cache_salt", "s"),
+        ({"pause": {"tool": "search", "expected_ms": 800}}, "pause_expected_ms", 800),
+        ({"pause": {"tool": "search"}}, "pause_tool", "search"),
+        ({"resumes": "turn-1"}, "resumes", "turn-1"),
     ],
 )
 async def test_values_reach_the_one_admission_as_sent(

@@ -226,7 +226,7 @@ def test_a_request_whose_handoffs_fail_is_served_in_one_place() -> None:
     """A kvstore that keeps nothing: after two vain handoffs the decode worker computes the prompt itself."""
     simulation, gateway = pair()
     store = simulation.stores["host"][0]
-    store.put = lambda key, content: None  # type: ignore[method-assign]
+    store.put = lambda key, content, parent=b"": None  # type: ignore[method-assign]
     done(simulation, simulation.submit(gateway, PROMPT, 12))
     assert counters(simulation)["handoffs_failed"] >= 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,14 +11,14 @@ from octavo_scheduler.policy import Policy
 from tests.scheduler.harness import Simulation
 from tests.scheduler.scenes import counters, done, make, run, run_until
 
-SHORT = Policy(default_output_tokens=1, margin_fraction=0.0)
+SHORT = Policy(default_output_tokens=1, margin_fraction=0.0, max_overcommit=9.0, grant_ahead_us=6000)
 """Everyone is admitted for one token of output, so that growth runs out of blocks."""
 
 
 def crowd(policy: Policy = SHORT, **options: Any) -> tuple[Simulation, list[Any]]:
     simulation, gateway = make(policy, store=True, num_blocks=17, **options)
     simulation.add_store(simulation.links[0].worker.store)  # type: ignore[arg-type]
-    clients = [simulation.submit(gateway, [seed] * 13, 30) for seed in (1, 2, 3)]
+    clients = [simulation.submit(gateway, [seed] * 13, 48) for seed in (1, 2, 3)]
     return simulation, clients
 
 
@@ -35,7 +36,7 @@ def test_a_preempted_sequence_comes_back_from_the_kvstore() -> None:
 
 
 def test_without_swap_it_is_computed_again() -> None:
-    simulation, clients = crowd(Policy(default_output_tokens=1, margin_fraction=0.0, swap=False))
+    simulation, clients = crowd(replace(SHORT, swap=False))
     run_until(simulation, lambda: counters(simulation)["preemptions"] > 0)
     done(simulation, *clients)
     assert counters(simulation)["swaps"] == 0

@@ -39,6 +39,14 @@ def test_a_target_that_no_budget_saves_leaves_prefill_its_floor() -> None:
 
 
 def test_the_strictest_of_those_that_run_decides() -> None:
+    pace = Pace(512)
+    assert [pace.join(target_us) for target_us in (200_000, 0, 50_000, 50_000, 60_000)] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
     pace = paced(200_000, 50_000, 0)
     assert pace.target_us() == 50_000
     pace.leave(50_000)

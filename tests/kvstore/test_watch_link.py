@@ -14,7 +14,7 @@ from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, key_of, make_block
 from octavo_kvstore.tiers.heap import HeapTier
 from octavo_kvstore.tiers.slab import SlabTier
-from octavo_kvstore.watching import watch_blocks
+from octavo_kvstore.watch_link import watch_blocks
 
 SIZE = 20_000
 NUMBERS = 40

@@ -1,0 +1,59 @@
+"""Until when indexed keys may be found. A key that is not listed has no limit.
+
+Of blocks that several requests share the longest wish counts: one that wants no limit takes it off.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+
+class Lifetimes:
+    """Key -> when it ends. Ended keys come out of `due`, which the cell then drops everywhere."""
+
+    __slots__ = ("_due", "_until_us")
+
+    def __init__(self) -> None:
+        self._until_us: dict[bytes, int] = {}
+        self._due: list[tuple[int, bytes]] = []  # may hold some that were extended, or are gone
+
+    def __len__(self) -> int:
+        return len(self._until_us)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._until_us
+
+    def begin(self, key: bytes, until_us: int) -> None:
+        """A block was indexed that nobody had: it lives until then."""
+        self._until_us[key] = until_us
+        heapq.heappush(self._due, (until_us, key))
+
+    def extend(self, keys: Iterable[bytes], until_us: int) -> None:
+        """Somebody uses them too, and wants them until then; 0: for good."""
+        for key in keys:
+            known = self._until_us.get(key)
+            if known is None:
+                continue
+            if not until_us:
+                del self._until_us[key]
+            elif until_us > known:
+                self.begin(key, until_us)
+
+    def forget(self, key: bytes) -> None:
+        """Its block is gone."""
+        self._until_us.pop(key, None)
+
+    def due(self, now_us: int) -> list[bytes]:
+        """Keys whose time is over; they are listed no more."""
+        ended: list[bytes] = []
+        while self._due and self._due[0][0] <= now_us:
+            until_us, key = heapq.heappop(self._due)
+            if self._until_us.get(key) == until_us:
+                del self._until_us[key]
+                ended.append(key)
+        return ended
+
+    def next_us(self) -> int:
+        """When the first may end; 0: never."""
+        return self._due[0][0] if self._due else 0
