@@ -211,9 +211,20 @@ class Transfers:
         deserialize_us = progress.deserialize_ns // 1000
         transfer_us = (time.monotonic_ns() - progress.looked_up_ns) // 1000 - deserialize_us
         queue_us = max(0, began_ns - ordered_ns) // 1000
-        done = TransferDone(order.xfer_id, progress.ok, progress.bytes, lookup_us, max(0, transfer_us), progress.tier)
-        done.queue_us, done.deserialize_us = queue_us, deserialize_us
-        self._post([done])
+        self._post(
+            [
+                TransferDone(
+                    order.xfer_id,
+                    progress.ok,
+                    progress.bytes,
+                    lookup_us,
+                    max(0, transfer_us),
+                    progress.tier,
+                    queue_us,
+                    deserialize_us,
+                )
+            ]
+        )
         if progress.lease:
             await self._unpin(progress.lease)
 

@@ -134,7 +134,8 @@ class CellRun:
 
     def at(self, at_us: int, change: Callable[[SimulatedWorker], None]) -> None:
         """Changes every worker at a time of the run, counted from the first arrival's zero: a link that slows down, say."""
-        self._at(START_US + at_us, lambda _: [change(worker) for worker in self._workers.values()], None)
+        for worker in self._workers.values():
+            self._at(START_US + at_us, change, worker)
 
     def run(self) -> CellResult:
         """To the end of the last request. Raises SimulationBroke."""
