@@ -55,10 +55,10 @@ class Tier:
 
 
 TIERS = {
-    "dram": Tier(50_000, 200),
-    "nvme": Tier(1500, 1000),
-    "network": Tier(500, 8000),
-    "far": Tier(20, 300_000),
+    "dram": Tier(100_000, 60),
+    "peer-dram": Tier(30_000, 300),
+    "nvme": Tier(1000, 1500),
+    "far": Tier(5, 500_000),
 }
 
 
@@ -192,7 +192,7 @@ def live(flags: Sequence[str], rounds: int = 5) -> list[Figure]:
     figures: list[Figure] = []
     by_way: dict[str, dict[int, float]] = {}
     for way in (*WAYS, "auto"):
-        own = ["--engine.kv_num_blocks", "80", "--cache.load_path", way, "--scheduler.counterfactual_share", "0"]
+        own = ["--engine.kv_num_blocks", "80", "--cache.load_path", way]
         with running_services([*own, *flags]) as services:
             times = asyncio.run(measure_way(services))
         by_way[way] = {length: quantile(values, 0.5) for length, values in times.items()}
