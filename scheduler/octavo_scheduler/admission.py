@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from octavo_scheduler.books.paths import NOTHING_TO_LOAD, Path, Way, choose_path, link_wait_us, work_of
+from octavo_scheduler.books.path import NOTHING_TO_LOAD, Path, Way
+from octavo_scheduler.books.paths import choose_path, link_wait_us, work_of
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.orders import LoadSource

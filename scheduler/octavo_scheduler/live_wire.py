@@ -10,7 +10,7 @@ from typing import TypeVar
 from octavo.v1 import kvstore_pb2
 from octavo.v1 import scheduler_pb2 as pb
 
-from octavo_scheduler.books.shown import ledger_row, totals, trial_rows
+from octavo_scheduler.books.ledger_wire import ledger_row, totals, trial_rows
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.connections import TierFill
 from octavo_scheduler.costing import cost_now

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from octavo_scheduler.admission import blocks_for
-from octavo_scheduler.books.shown import ledger_figures, totals
+from octavo_scheduler.books.ledger_wire import ledger_figures, totals
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.fleet import Worker

@@ -11,7 +11,7 @@ import heapq
 
 from octavo_scheduler import lifecycle
 from octavo_scheduler.admission import Plan, blocks_for, fits, load_path, make_plan, next_group, usable_keys
-from octavo_scheduler.books.paths import Way
+from octavo_scheduler.books.path import Way
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.moves.offer import BOTH, offer, pays, possible, split_roles, waits_for_credit

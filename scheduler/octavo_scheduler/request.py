@@ -9,15 +9,13 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from octavo.keys import block_key
 
+from octavo_scheduler.books.path import Path
 from octavo_scheduler.policies.account import Account
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
-
-if TYPE_CHECKING:
-    from octavo_scheduler.books.paths import Path
 
 QueueKey = tuple[int, ...]
 """Where a request stands in its line: the smallest comes first."""

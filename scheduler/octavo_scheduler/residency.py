@@ -8,7 +8,7 @@ from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.batching import adjust_budget
 from octavo_scheduler.books import entries
 from octavo_scheduler.books.book import who_is
-from octavo_scheduler.books.paths import NOTHING_TO_LOAD
+from octavo_scheduler.books.path import NOTHING_TO_LOAD
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker

@@ -21,7 +21,7 @@ from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import drain_wire, events, live_wire, wire
 from octavo_scheduler.books.ledger import TECHNIQUES
-from octavo_scheduler.books.shown import ledger_answer
+from octavo_scheduler.books.ledger_wire import ledger_answer
 from octavo_scheduler.connections import (
     Connection,
     GatewayConnection,

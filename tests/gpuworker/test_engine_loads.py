@@ -180,7 +180,8 @@ def test_the_head_is_computed_while_a_load_brings_the_tail(make_rig, ok, load_fi
     rig.post(TransferDone(7, ok))
     rig.run()
     assert rig.tokens[1] == rig.tokens[99]
-    assert sum(report.prefill_tokens for report in rig.reports) == 19 + 19 - 4 * ok
+    computed = sum(report.prefill_tokens for report in rig.reports)
+    assert 0 <= 19 + 19 - 4 * ok - computed <= 1, "a last token alone counts as a decode"
 
 
 def test_a_load_behind_a_head_leaves_a_token_to_compute(make_rig) -> None:

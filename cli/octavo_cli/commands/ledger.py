@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from octavo_cli.drain import scheduler_address
-from octavo_cli.ledger import ask_ledger, draw_ledger
+from octavo_cli.ledger_link import ask_ledger
+from octavo_cli.ledger_view import draw_ledger
 from octavo_cli.locate import run_dir_of
 
 PIPE_WIDTH = 160

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from octavo.keys import extend_keys
-from octavo_scheduler.books.shown import ledger_answer, ledger_figures, totals
+from octavo_scheduler.books.ledger_wire import ledger_answer, ledger_figures, totals
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellRun
 from octavo_scheduler.simulate.hardware import Hardware

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from octavo_scheduler.books.paths import Path, Work, choose_path, link_wait_us, work_of
+from octavo_scheduler.books.path import Path
+from octavo_scheduler.books.paths import Work, choose_path, link_wait_us, work_of
 from octavo_scheduler.costs import LinkCosts
 from octavo_scheduler.events import Calibration, WorkerJoined
 from octavo_scheduler.fleet import Worker
