@@ -64,7 +64,7 @@ class Store:
         below = [tier for tier in (nvme, shared) if tier is not None]
         self._below = [(tier, WriteBehind(tier, write_behind_bytes, self.reconcile)) for tier in below]
         self._tiers = [tier for tier in (dram, *below) if tier is not None]
-        for tier in below:
+        for tier in self._tiers:
             tier.on_lost = self.reconcile
         self.holdings = Holdings(self._tiers_of, self._parent_of)
         self.holdings.adopt(key for tier in below for key in tier.keys())  # noqa: SIM118

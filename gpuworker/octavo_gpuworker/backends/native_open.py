@@ -118,6 +118,7 @@ def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> Nat
             block_tokens=size,
             threads=threads,
             isa=engine.native_isa,
+            deterministic=engine.deterministic,
         )
     except ValueError as error:
         raise OctavoError(f"the native kernels refuse the settings: {error}") from error
