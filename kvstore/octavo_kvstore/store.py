@@ -7,6 +7,7 @@ or the queue has it, and each change of that is one numbered event; watchers hea
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
