@@ -87,7 +87,7 @@ class Engine:
     pipeline_parallel: int = 1
     """Pipeline stages per model replica."""
     deterministic: bool = False
-    """Batch-invariant kernels: the same request gives the same bits in any batch."""
+    """Batch-invariant native kernels: the same request gives the same bits in any batch, and after a preemption; prefill is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,8 @@ class Scheduler:
     """Tokens per step while decodes run."""
     max_num_batched_tokens_alone: int = 0
     """Tokens per step with no decode running; 0: four times max_num_batched_tokens, 2048 at most."""
+    pause: Literal["auto", "keep", "offload", "drop"] = "auto"
+    """What becomes of the KV of a client that pauses for a tool; auto: what is predicted to cost least."""
     max_waiting_requests: int = 4096
     """Queue limit; more are rejected with RESOURCE_EXHAUSTED."""
     max_waiting_prompt_tokens: int = 2_000_000
@@ -319,7 +321,6 @@ TIERS = (*KEEPING_TIERS, "remote")
 NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
-    "engine.deterministic": (False,),
     "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),

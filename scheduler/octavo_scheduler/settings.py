@@ -30,6 +30,7 @@ def policy_from(manifest: Manifest) -> Policy:
         registry_ttl_us=int(given.registry_ttl_s * SECOND_US),
         registry_bytes=given.registry_bytes,
         prefix_cache=manifest.cache.prefix,
+        pause=given.pause,
         pin_share=manifest.cache.pin_share,
         pin_quota_bytes=manifest.cache.pin_quota_bytes,
         preload_reserve_tokens=manifest.cache.preload_reserve_tokens,

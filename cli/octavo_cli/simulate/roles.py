@@ -96,7 +96,7 @@ def compare(
             figures += [replace(item, name=f"{item.name}/{setup.name.lower()}/{length}") for item in found.values()]
             tell(_line(f"{setup.name} {length}", found, str(answer["saturates"])))
             for warning in answer["warnings"]:
-                tell(f"octavo: {setup.name} {length}: {warning}")
+                tell(f"{setup.name} {length}: {warning}")
     return figures, answer
 
 

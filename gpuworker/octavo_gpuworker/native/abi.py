@@ -22,6 +22,7 @@ class Config(ctypes.Structure):
         *((name, c_int32) for name in ("tied", "threads")),
         *((name, c_float) for name in ("norm_eps", "attention_scale", "embedding_scale")),
         ("isa", c_int32),
+        ("deterministic", c_int32),
     )  # fmt: skip
 
 

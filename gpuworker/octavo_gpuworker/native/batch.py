@@ -92,11 +92,14 @@ class StepArrays:
     ) -> None:
         """Room for a step of that size: `columns` of block tables, `top` best tokens, `history` and `bias` entries in all."""
         self.token_ids = _grown(self.token_ids, (tokens,))
-        self.query_start = _grown(self.query_start, (sequences + 1,))
+        # grown by more than was asked for, and whoever asks next looks at one of them alone: the others keep pace
         self.context_len = _grown(self.context_len, (sequences,))
+        sequences = len(self.context_len)
+        self.query_start = _grown(self.query_start, (sequences + 1,))
         self.block_tables = _grown(self.block_tables, (sequences, columns))
         for name in PER_ROW:
             setattr(self, name, _grown(getattr(self, name), (rows,), ROW_DEFAULTS.get(name, 0)))
+        rows = len(self.sample_rows)
         self.history_start = _grown(self.history_start, (rows + 1,))
         self.bias_start = _grown(self.bias_start, (rows + 1,))
         self.history = _grown(self.history, (history,))

@@ -90,10 +90,13 @@ class NativeModel:
         block_tokens: int,
         threads: int,
         isa: Isa = "auto",
+        deterministic: bool = False,
     ) -> None:
         """ValueError: the model is not taken, the pool has another shape or layout, or a number is out of range.
 
         `isa` bounds the instruction set from above: the best one that this CPU has at or below it is used.
+        `deterministic`: a token's bits depend on its own beginning alone. AMX is not used then, since it takes many rows
+        in another order than few.
         """
         if reason := refusal(config, packed.format, kv_dtype=kv_dtype):
             raise ValueError(reason)
@@ -116,7 +119,8 @@ class NativeModel:
             head=self._matrix("head", config.vocab_size, config.d_model),
         )
         made = ctypes.c_void_p()
-        settings = self._settings(pool.shape[0], isa)
+        settings = self._settings(pool.shape[0], "avx512" if deterministic and isa in ("auto", "amx") else isa)
+        settings.deterministic = deterministic
         if self._library.octavo_create(
             settings, weights, pool.ctypes.data, pool.shape[1], made, self._error, abi.ERROR_BYTES
         ):

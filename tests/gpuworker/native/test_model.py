@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from octavo_gpuworker.native.batch import StepArrays
 from octavo_gpuworker.native.library import Library
 from octavo_gpuworker.native.model import StepError, new_pool, refusal
 
@@ -185,3 +186,16 @@ def test_a_pool_of_another_shape_is_refused(library: Library, checkpoints, packe
     ):
         with pytest.raises(ValueError, match=message):
             NativeModel(library, checkpoint.config, weights, **(good | wrong))
+
+
+def test_room_for_rows_grows_together() -> None:
+    """Arrays are grown by more than was asked for, so those of rows and those of their spans must keep pace."""
+    arrays = StepArrays(100)
+    for rows in (1, 2, 3, 4, 7, 8, 20, 30):
+        if rows > len(arrays.sample_rows):
+            arrays.reserve(tokens=rows, sequences=rows, rows=rows, columns=1)
+        room = len(arrays.sample_rows)
+        held = len(arrays.context_len)
+        assert len(arrays.query_start) > held and len(arrays.block_tables) >= held
+        assert len(arrays.history_start) > room and len(arrays.bias_start) > room
+        assert len(arrays.out_top_ids) >= room and len(arrays.out_top_logprobs) >= room

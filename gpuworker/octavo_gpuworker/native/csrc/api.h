@@ -16,6 +16,7 @@ struct OctavoConfig {
     int32_t format, head_format, kv_dtype, block_tokens, num_blocks, qk_norm, tied, threads;
     float norm_eps, attention_scale, embedding_scale;
     int32_t isa;
+    int32_t deterministic;  // a token's bits depend on its own beginning alone: not on the batch, nor on how a prompt is chunked
 };
 
 // One matrix of the packed file: panels of 32 output columns (see pack.h). Null pointers where it has no such part.

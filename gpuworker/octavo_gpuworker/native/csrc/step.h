@@ -94,7 +94,7 @@ class Step : public Job {
 
     void plan_phases();
     void plan_attention();
-    void plan_decodes(int sequence, int new_tokens, int64_t &problems, int64_t &parts);
+    void plan_decodes(int sequence, int first_token, int new_tokens, int64_t &problems, int64_t &parts);
     void plan_prefill(int sequence, int new_tokens);
     Tile tile_of(int unit, int64_t rows, int64_t items) const;
     int row_blocks(int64_t rows) const;

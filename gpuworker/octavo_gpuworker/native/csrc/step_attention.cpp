@@ -20,10 +20,12 @@ void Step::plan_attention() {
     for (int s = 0; s < batch_.sequences; ++s) {
         const int new_tokens = batch_.query_start[s + 1] - batch_.query_start[s];
         if (new_tokens == 0) continue;
-        if (new_tokens > FEW_TOKENS) {
+        if (config_.deterministic) {
+            for (int token = 0; token < new_tokens; ++token) plan_decodes(s, token, 1, problems, parts);
+        } else if (new_tokens > FEW_TOKENS) {
             plan_prefill(s, new_tokens);
         } else {
-            plan_decodes(s, new_tokens, problems, parts);
+            plan_decodes(s, 0, new_tokens, problems, parts);
         }
     }
     if (problems > finished_capacity_) {
@@ -40,15 +42,18 @@ void Step::plan_attention() {
     part_total_.ensure(parts);
 }
 
-// Spans are cut for full attention; a layer with a window passes over those it does not see.
-void Step::plan_decodes(int s, int new_tokens, int64_t &problems, int64_t &parts) {
-    const int group = config_.q_heads / config_.kv_heads, context = batch_.context_len[s];
+// Spans are cut for full attention; a layer with a window passes over those it does not see. They follow from the context of
+// the last of these tokens, so one token at a time is cut the same however it came to be computed.
+void Step::plan_decodes(int s, int first_token, int new_tokens, int64_t &problems, int64_t &parts) {
+    const int group = config_.q_heads / config_.kv_heads;
+    const int all = batch_.query_start[s + 1] - batch_.query_start[s];
+    const int context = batch_.context_len[s] - all + first_token + new_tokens;
     const int splits = (context + SPLIT_KEYS - 1) / SPLIT_KEYS;
     for (int head = 0; head < config_.kv_heads; ++head, ++problems)
         for (int split = 0; split < splits; ++split) {
             const int first = static_cast<int>(static_cast<int64_t>(context) * split / splits);
             const int last = static_cast<int>(static_cast<int64_t>(context) * (split + 1) / splits);
-            attends_.push_back({s, head, batch_.query_start[s], new_tokens, first, last, split, splits,
+            attends_.push_back({s, head, batch_.query_start[s] + first_token, new_tokens, first, last, split, splits,
                                 static_cast<int>(problems), parts});
             parts += static_cast<int64_t>(new_tokens) * group;
         }
