@@ -31,7 +31,8 @@ LOAD_LIMIT_US = 1_000_000
 OFFLOAD_LIMIT_S = 2.0
 """Its blocks cannot be evicted meanwhile, so a stuck kvstore must not hold them for long."""
 UNPIN_LIMIT_S = 2.0
-UNPIN_TRIES = 3
+FIRST_TELL_S, MOST_TELL_S = 0.1, 5.0
+"""Between two tries to give something back."""
 SLOTS_AT_ONCE = 64
 """Copies of a load between two looks at the clock."""
 NO_PARENT = bytes(32)
@@ -350,18 +351,29 @@ class Transfers:
         return whole
 
     async def _unpin(self, lease: int, copying: Collection[asyncio.Future[Any]] = ()) -> None:
-        """Best effort: the store ends a lease by itself at its limit, or with this process; 0 is none."""
-        if not lease:
-            return
+        """Ends a lease, once no copy reads from what it holds; 0 is none."""
         if copying:
             await asyncio.wait(copying)
-        for _ in range(UNPIN_TRIES):
+        if lease:
+            await self._tell(lambda store: store.Unpin(pb.UnpinRequest(lease=lease), timeout=UNPIN_LIMIT_S))
+
+    async def _tell(self, call: Callable[[Any], Awaitable[Any]]) -> None:
+        """Gives something back to the store, again and again while it does not answer: no timer there would.
+
+        A store that was restarted knows nothing of it, which is as good; numbers of leases and clients begin anywhere.
+        """
+        wait_s = FIRST_TELL_S
+        while True:
             try:
-                await self._stub().Unpin(pb.UnpinRequest(lease=lease), timeout=UNPIN_LIMIT_S)
-            except FAILURES as error:
-                log.debug("lease %d ends by its limit: %r", lease, error)
-            else:
+                await call(self._stub())
                 return
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    return
+            except ConnectionError:
+                return  # no kvstore is configured
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, MOST_TELL_S)
 
     async def _offload(self, order: OffloadOrder, progress: Progress) -> None:
         entries = offload_entries(order)
@@ -408,17 +420,13 @@ class Transfers:
     async def _give_up_after(
         self, client: int, given: Sequence[Any], copying: Collection[asyncio.Future[Any]] = ()
     ) -> None:
-        """Hands reserved slots back once no copy writes to them. Best effort: the store takes them back when this process ends."""
+        """Hands reserved slots back, once no copy writes to them."""
         slots = [slot.slot for slot in given if slot.length]
         if copying:
             await asyncio.wait(copying)
-        if not slots:
-            return
-        try:
+        if slots:
             request = pb.CommitRequest(arena_client=client, layout=self._layout, given_up=slots)
-            await self._stub().Commit(request, timeout=UNPIN_LIMIT_S)
-        except FAILURES as error:
-            log.debug("%d slots come back with the end of this process: %r", len(slots), error)
+            await self._tell(lambda store: store.Commit(request, timeout=UNPIN_LIMIT_S))
 
     async def _answered(self, call: Awaitable[Any], undo: Callable[[Any], Coroutine[Any, Any, None]]) -> Any:
         """The answer of a call that takes something of the store; undone when its answer comes after nobody waits any more."""
