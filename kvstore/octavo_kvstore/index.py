@@ -68,6 +68,10 @@ class TierIndex(Generic[Place]):
         now_s = self._clock_s()
         return [key for key, entry in self._entries.items() if not self._is_over(entry, now_s)]
 
+    def entries(self) -> list[tuple[bytes, Entry[Place]]]:
+        """Everything that takes room, expired or not."""
+        return list(self._entries.items())
+
     def raw(self, key: bytes) -> Entry[Place] | None:
         """The entry, expired or not."""
         return self._entries.get(key)

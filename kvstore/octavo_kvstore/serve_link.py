@@ -14,7 +14,7 @@ import xxhash
 from octavo.packing import unpack_keys
 from octavo.v1 import kvstore_pb2 as pb
 
-from octavo_kvstore.block import KEY_BYTES, LAYOUT_BYTES, Block
+from octavo_kvstore.block import KEY_BYTES, LAYOUT_BYTES, REMOTE, Block
 from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.forms import BY_NAME, LADDERS, RAW, Form
 from octavo_kvstore.codecs.shape import PayloadShape
@@ -194,7 +194,7 @@ class PeerServicer:
     def _record(self, key: bytes, ask: pb.FetchOpen, wanted: str) -> _Record | None:
         """In a thread: one block from this host's own tiers, coded for the caller's link; None is a miss."""
         found = self._store.get(key, ask.layout, exact=ask.exact)
-        if found is None:
+        if found is None or not found.block.meta.may_lie_in(REMOTE):
             return None
         block, payload = found.block, bytes(found.block.payload)
         told = self._shapes.get(ask.layout)

@@ -7,18 +7,17 @@ or the queue has it, and each change of that is one numbered event; watchers hea
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from octavo_kvstore.block import DRAM, Block, bit_of, check_block, check_key
 from octavo_kvstore.events import EventLog
+from octavo_kvstore.holdings import Holdings
 from octavo_kvstore.index import Clock
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.tier import Put, Tier, TierStats
 from octavo_kvstore.tiers.arena import SLOT_COUNTS, ArenaTier
-from octavo_kvstore.watch import TierChange, Watcher
 from octavo_kvstore.writebehind import WriteBehind
 
 WRITE_BEHIND_BYTES = 64 * 2**20
@@ -35,14 +34,6 @@ class Found:
 
     block: Block
     tier: str
-
-
-@dataclass(slots=True)
-class _Said:
-    """What was said of a key: the tiers that hold it."""
-
-    parent: bytes
-    tiers: tuple[str, ...]
 
 
 class Store:
@@ -67,20 +58,16 @@ class Store:
         self._pins = pins
         self._clock_s = clock_s
         self._wall_s = wall_s
-        self._lock = threading.Lock()
-        self._held: dict[bytes, _Said] = {}
         self._lossy: dict[bytes, None] = {}  # keys that were given away in a lossy form, the oldest first
         self.more_counters: list[Callable[[], Mapping[str, float]]] = []
-        self._watchers: list[Watcher] = []
-        self.events = EventLog()
         self.corrupt_puts = self.promotions = self.demotions = self.prefetched = 0
         below = [tier for tier in (nvme, shared) if tier is not None]
         self._below = [(tier, WriteBehind(tier, write_behind_bytes, self.reconcile)) for tier in below]
         self._tiers = [tier for tier in (dram, *below) if tier is not None]
-        for tier in below:
+        for tier in self._tiers:
             tier.on_lost = self.reconcile
-        found = [key for tier in below for key in tier.keys()]  # noqa: SIM118
-        self._held.update((key, _Said(self._parent_of(key), self._tiers_of(key))) for key in found)
+        self.holdings = Holdings(self._tiers_of, self._parent_of)
+        self.holdings.adopt(key for tier in below for key in tier.keys())  # noqa: SIM118
 
     def put(self, block: Block) -> Put:
         """Stores a block; STORED means that it can be read from now on, not that it is on disk. Never touches the disk.
@@ -153,7 +140,7 @@ class Store:
             return Found(block, self._dram.name)
         found = self._get_below(key, layout)
         if found is None:
-            if key in self._held:  # a tier lost it just now
+            if key in self.holdings:  # a tier lost it just now
                 self.reconcile([key])
             return None
         if self._dram is not None and found.block.meta.may_lie_in(DRAM):
@@ -217,10 +204,7 @@ class Store:
 
     def delete_below(self, key: bytes) -> int:
         """Forgets a key and every key that is chained from it; returns how many were held. May write to the disk."""
-        with self._lock:
-            below: dict[bytes, list[bytes]] = {}
-            for held, said in self._held.items():
-                below.setdefault(said.parent, []).append(held)
+        below = self.holdings.children()
         waiting, count = [key], 0
         while waiting:
             gone = waiting.pop()
@@ -330,58 +314,18 @@ class Store:
         self.reconcile(gone)
         return list(gone)
 
+    @property
+    def events(self) -> EventLog:
+        """Numbered changes of what is held in any tier."""
+        return self.holdings.events
+
     def inventory(self) -> tuple[int, list[bytes]]:
         """(number of the last event, every key held as of that event)."""
-        with self._lock:
-            return self.events.number, list(self._held)
-
-    # watchers
-
-    def watch(self, on_change: Callable[[], None]) -> Watcher:
-        """A follower of every tier's changes; it begins with `inventory_for`. Ends with `unwatch`."""
-        watcher = Watcher(on_change)
-        with self._lock:
-            self._watchers = [*self._watchers, watcher]
-        return watcher
-
-    def unwatch(self, watcher: Watcher) -> None:
-        with self._lock:
-            self._watchers = [other for other in self._watchers if other is not watcher]
-
-    def inventory_for(self, watcher: Watcher) -> list[TierChange]:
-        """Everything held now, as changes; what the watcher is told from here on follows it without a gap."""
-        with self._lock:
-            watcher.begin()
-            return [
-                TierChange(key, said.parent, tier, removed=False)
-                for key, said in self._held.items()
-                for tier in said.tiers
-            ]
+        return self.holdings.inventory()
 
     def reconcile(self, keys: Iterable[bytes]) -> None:
-        """Compares what is held with what was said, and says the difference. Called after anything that may change it.
-
-        It looks at the tiers themselves under one lock, so the last caller after a change always says the truth.
-        """
-        with self._lock:
-            for key in keys:
-                tiers = self._tiers_of(key)
-                said = self._held.get(key)
-                before = said.tiers if said is not None else ()
-                if tiers == before:
-                    continue
-                parent = said.parent if said is not None else self._parent_of(key)
-                if tiers:
-                    self._held[key] = _Said(parent, tiers)
-                else:
-                    del self._held[key]
-                if self._watchers:
-                    changes = [TierChange(key, parent, tier, removed=False) for tier in tiers if tier not in before]
-                    changes += [TierChange(key, parent, tier, removed=True) for tier in before if tier not in tiers]
-                    for watcher in self._watchers:
-                        watcher.tell(changes)
-                if bool(tiers) != bool(before):
-                    self.events.append(key, removed=not tiers, tier=tiers[0] if tiers else "")
+        """Says what has changed of these keys (Holdings.reconcile)."""
+        self.holdings.reconcile(keys)
 
     def _tiers_of(self, key: bytes) -> tuple[str, ...]:
         queued = [QUEUE_TIER] if any(queue.contains(key) for _, queue in self._below) else []
@@ -416,8 +360,8 @@ class Store:
         """Counters and gauges beside those of the tiers."""
         queues = [queue for _, queue in self._below]
         return {
-            "held_keys": float(len(self._held)),
-            "events": float(self.events.number),
+            "held_keys": float(len(self.holdings)),
+            "events": float(self.holdings.events.number),
             "leases": float(len(self._pins)),
             "pinned_keys": float(self._pins.lasting),
             "corrupt_puts": float(self.corrupt_puts),

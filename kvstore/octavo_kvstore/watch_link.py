@@ -22,12 +22,12 @@ async def watch_blocks(store: Store, store_id: str) -> AsyncIterator[pb.WatchBlo
         if not loop.is_closed():
             loop.call_soon_threadsafe(wake.set)
 
-    watcher = store.watch(notice)
+    watcher = store.holdings.watch(notice)
     try:
         while True:
             wake.clear()
             if watcher.needs_inventory:
-                changes = store.inventory_for(watcher)
+                changes = store.holdings.inventory_for(watcher)
                 for start in range(0, max(1, len(changes)), CHANGES_PER_MESSAGE):
                     part = changes[start : start + CHANGES_PER_MESSAGE]
                     last = start + CHANGES_PER_MESSAGE >= len(changes)
@@ -37,7 +37,7 @@ async def watch_blocks(store: Store, store_id: str) -> AsyncIterator[pb.WatchBlo
             else:
                 await wake.wait()
     finally:
-        store.unwatch(watcher)
+        store.holdings.unwatch(watcher)
 
 
 def _message(changes: Sequence[TierChange], store_id: str, *, restart: bool, whole: bool) -> pb.WatchBlocksResponse:

@@ -9,7 +9,7 @@ from typing import Literal
 from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.ledger import Ledger
-from octavo_scheduler.limits.accuracy import Correction, Errors
+from octavo_scheduler.limits.accuracy import Correction, CorrectionByLength, Errors
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
@@ -194,7 +194,8 @@ class Cell:
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()
-        self.wait_correction, self.start_correction, self.busy_correction = Correction(), Correction(), Correction()
+        self.wait_correction, self.busy_correction = Correction(), Correction()
+        self.start_correction = CorrectionByLength()
         self.errors = {name: Errors() for name in PREDICTED}
         self.caching = Caching()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)

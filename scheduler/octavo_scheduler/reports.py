@@ -216,7 +216,9 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     directory = cell.fleet.directory_of(worker)
     link = worker.peer_link if done.tier == REMOTE_TIER else worker.link
     link.observe(done.bytes, done.lookup_us, done.transfer_us)
-    if directory is not None and not ok and cell.now_us - transfer.started_us >= cell.policy.load_limit_us:
+    own_fault = not any(source.first == 0 for source in transfer.sources)  # else a peer was asked for the first block
+    late = cell.now_us - transfer.started_us >= cell.policy.load_limit_us
+    if directory is not None and not ok and late and own_fault:
         directory.stuck(cell.now_us)
     if transfer.kind == "offload":
         worker.offloads_in_flight -= transfer.purpose == "write-behind"

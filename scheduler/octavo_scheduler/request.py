@@ -9,15 +9,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from octavo.keys import block_key
 
 from octavo_scheduler.policies.account import Account
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
-
-if TYPE_CHECKING:
-    from octavo_scheduler.limits.forecast import Forecast
 
 QueueKey = tuple[int, ...]
 """Where a request stands in its line: the smallest comes first."""
@@ -41,6 +37,34 @@ class Outcome:
     reason: str = ""
     message: str = ""
     retry_after_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A request's predicted times (limits/forecast.py). Microseconds: in the queue, from there to the first token, from there to the end. `raw_*`: before correction."""
+
+    wait_us: float
+    start_us: float
+    decode_us: float
+    raw_wait_us: float
+    raw_start_us: float
+    gpu_us: float  # worker time of the request
+    alone_us: float  # its prefill on an idle worker
+
+    @property
+    def ttft_us(self) -> float:
+        """From submit to first token."""
+        return self.wait_us + self.start_us
+
+    @property
+    def total_us(self) -> float:
+        """From submit to end."""
+        return self.ttft_us + self.decode_us
+
+    @property
+    def service_us(self) -> float:
+        """Without the queue."""
+        return self.start_us + self.decode_us
 
 
 @dataclass(slots=True)
@@ -103,6 +127,7 @@ class Sequence:
     handoff: Handoff | None = None  # it prefills for another worker
     promised_blocks: int = 0  # what its preemption was chosen to give back, at least
     outgrew: bool = False  # its output has passed the prediction, and the history knows
+    turn: int = 0  # its Admit's rank: the order of prefills
     forecast_start_us: float = 0.0  # predicted from the admission to the first token; 0: not predicted
 
     def ungranted(self, block_tokens: int) -> int:

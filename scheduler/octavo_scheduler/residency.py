@@ -34,10 +34,12 @@ def admit(cell: Cell, plan: Plan) -> None:
     prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
     beside = worker.of_tenant[request.tenant]
     cached_len = len(plan.matched) * worker.block_tokens
-    forecast_us = (
-        learn.start_forecast_us(cell, worker, leader_choice.length - cached_len) if not plan.load_keys else 0.0
-    )
+    turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank)
+    forecast_us = 0.0
+    if not plan.load_keys and plan.target is None:
+        forecast_us = learn.start_forecast_us(cell, worker, leader_choice.length - cached_len, turn)
     leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+    leader.turn = turn
     if plan.target is not None:  # the first token's KV is never written there
         worker.ungranted -= leader.ungranted(worker.block_tokens)
         leader.max_positions = leader.length
@@ -67,9 +69,7 @@ def admit(cell: Cell, plan: Plan) -> None:
             sampling=request.sampling,
             seed=leader_choice.seed,
             deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
-            rank=prefill_turn(
-                cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank
-            ),
+            rank=turn,
             max_len=request.max_len,
             request_id=request.request_id,
             traceparent=request.traceparent,

@@ -172,3 +172,27 @@ def test_a_png_is_drawn_or_its_library_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot")
     with pytest.raises(BadPlan, match=r"--plot: \.png needs matplotlib"):
         octavo("--rate", "5", "--requests", "1", "--plot", str(tmp_path / "b.png"))
+
+
+def test_autoscale_compares_rules(tmp_path: Path) -> None:
+    path = tmp_path / "scale.json"
+    words = ["--requests", "60", "--rate", "20", "--autoscale", "queue,slo", "--scale-delay", "4m", "--spare", "1"]
+    octavo(*words, "--cost-per-hour", "3", "--json", str(path))
+    figures = read_figures(path)
+    for rule in ("queue", "slo"):
+        assert figures.value(f"workers_max/{rule}/r20") == 2
+        assert figures.value(f"goodput/{rule}/r20") > 0 and figures.value(f"cost_per_good_request/{rule}/r20") > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--autoscale", "magic"], "autoscale"),
+        (["--autoscale", "slo", "--scale-delay", "soon"], "--scale-delay"),
+        (["--autoscale", "slo", "--spare", "-1"], "spare"),
+        (["--autoscale", "slo", "--roles", "aggregated"], "--autoscale"),
+    ],
+)
+def test_bad_scaling_is_refused_by_option(words: list[str], named: str) -> None:
+    with pytest.raises(BadPlan, match=named):
+        octavo("--requests", "5", "--rate", "5", *words)

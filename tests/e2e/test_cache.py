@@ -30,7 +30,13 @@ from octavo.v1 import kvstore_pb2, kvstore_pb2_grpc
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 KEYS = {"key-a": "alpha", "key-b": "beta", "key-o": "ops"}
-SETTINGS = {"tenants.keys": KEYS, "tenants.admins": ["ops"], "cache.pin_quota_bytes": {"beta": 40 * 368_640}}
+SETTINGS = {
+    "tenants.keys": KEYS,
+    "tenants.admins": ["ops"],
+    "cache.pin_quota_bytes": {"beta": 40 * 368_640},
+    "cache.dram_bytes": 96 * 2**20,
+    "cache.nvme_bytes": 192 * 2**20,
+}
 SIDE = 200
 """Requests a side of a timing test."""
 
@@ -333,7 +339,7 @@ async def test_a_preload_outlives_scheduler_and_worker_and_says_where_it_came_fr
         source = await until(elsewhere)
         # what had reached the store is loaded, the rest computed
         assert sum(source.values()) == kept.tokens and source["computed"] < kept.tokens
-        assert source["computed"] == (await cluster.status()).counters["prefill_tokens"] - prefilled
+        assert source["computed"] <= (await cluster.status()).counters["prefill_tokens"] - prefilled < kept.tokens
         answer = await client.chat("x", max_tokens=2, temperature=0.0, cache={"preload": "durable"})
         assert answer.usage.cached_tokens == kept.blocks * 16
         await cache.remove("durable")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from cluster import Answer, Cluster, read
+from cluster import SOURCES, Answer, Cluster, read
 from octavo.v1 import inference_pb2 as pb
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -94,6 +98,54 @@ async def test_a_worker_without_the_time_is_cut_off_and_its_streams_move(make_cl
     assert [answer.ids for answer in answers] == [answer.ids for answer in again]
     assert max(answer.finished.timings.attempts for answer in answers) == 2
     await cluster.settle()
+
+
+async def drain(cluster: Cluster, worker: str, *words: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, what it printed as JSON, and the error."""
+    address = f"127.0.0.1:{cluster.ports['scheduler']}"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "octavo_cli", "drain", worker, "--scheduler", address, "--json", *words,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": SOURCES},
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, json.loads(out or b"{}"), err.decode()
+
+
+async def test_one_worker_leaves_in_time_and_the_other_at_its_deadline(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(workers=3, settings={**FLOAT32, "deployment.drain_timeout_s": 60.0})
+    await cluster.up()
+    requests = [generate(i, 120) for i in range(9)]
+    async with cluster.channel() as channel:
+        stub = cluster.inference(channel)
+        answers = [Answer() for _ in requests]
+        streams = [
+            asyncio.create_task(follow(stub.Generate(request), answer))
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+        await all_began(answers)
+        cut, running = await cluster.busiest()
+        assert running
+        code, said, _err = await drain(cluster, cut, "--deadline-s", "0")
+        assert (code, said["state"], said["worker"]) == (0, "drained", cut) and said["handed_over"] >= 1, said
+        patient, running = await cluster.busiest()
+        assert running and patient != cut
+        code, said, _err = await drain(cluster, patient, "--deadline-s", "55")
+        assert (code, said["state"], said["handed_over"]) == (0, "drained", 0) and said["finished"] >= 1, said
+        for name in (cut, patient):
+            async with asyncio.timeout(20):
+                while cluster.processes[name].poll() is None:
+                    await asyncio.sleep(0.05)
+            assert cluster.processes[name].returncode == 0 and "left in order" in cluster.log_text(name)
+        await asyncio.gather(*streams)
+        (last,) = {worker.worker_id for worker in (await cluster.status()).workers}
+        code, _said, err = await drain(cluster, last)
+        assert code == 2 and "last worker" in err
+        again = await asyncio.gather(*(read(stub.Generate(request)) for request in requests))
+    assert [answer.terminals for answer in answers] == [1] * 9
+    assert [answer.ids for answer in answers] == [answer.ids for answer in again]
+    status = await cluster.settle()
+    assert (status.counters["workers_drained"], status.counters["worker_losses"]) == (2, 0)
+    assert status.counters["protocol_errors"] == 0
 
 
 async def test_the_rest_stops_under_load_with_exit_code_0(make_cluster: Callable[..., Cluster]) -> None:

@@ -56,7 +56,7 @@ LONG = (
 """Beginnings of commands that take long however few requests they make; so does a search over rates (`--sweep`)."""
 SHORTER = {
     "--duration": "2", "--requests": "4", "--max-tokens": "8", "--rate": "4", "--output-tokens": "8", "--warmup": "1",
-    "--repeat": "1", "--runs": "1", "--rounds": "1", "--minutes": "0.05", "--concurrency": "2", "--workers": "4", "--input-mean": "64",
+    "--repeat": "1", "--runs": "1", "--tokens": "256", "--rounds": "1", "--minutes": "0.05", "--concurrency": "2", "--workers": "4", "--input-mean": "64",
 }  # fmt: skip
 """Flags whose numbers are for people with time."""
 MOONCAKE = [{"timestamp": at, "input_length": 40, "output_length": 4, "hash_ids": [1]} for at in (0, 200, 400)]

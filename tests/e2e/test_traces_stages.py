@@ -160,13 +160,13 @@ async def test_a_slow_kvstore_shows_as_kv_load(staged: Staged) -> None:
     for other in (3000, 4000, 5000):  # the pool holds 39 blocks: these push the first out, to the kvstore
         await staged.ask(list(range(other, other + 30 * 16)), 2)
     await staged.cluster.settle()
-    staged.store.delay_s = ONE_WAY_S  # a Pin and a Get: 400 ms
+    staged.store.delay_s = ONE_WAY_S  # a Pin, whose answer names the slots to copy: 200 ms
     try:
         trace_id = await staged.ask([*prompt, 8], 2)
     finally:
         staged.store.delay_s = 0.0
     span, ttft = await staged.request_span(trace_id), await staged.ttft(trace_id)
-    assert ttft.largest() == "kv_load" and ttft.parts["kv_load"] >= 2 * STALL_MS
+    assert ttft.largest() == "kv_load" and ttft.parts["kv_load"] >= STALL_MS
     tiers = {key: value for key, value in span.attributes.items() if key.startswith("octavo.cached.")}
     assert 16 <= sum(tiers.values()) == span.attributes["gen_ai.usage.cached_tokens"] <= len(prompt)
     assert any(

@@ -140,3 +140,19 @@ def test_reset_forgets_sequences_and_keeps_labels(make_rig) -> None:
     assert {end.reason for end in rig.ends} == {"epoch"}
     rig.post(TransferDone(4, 1), LoadedBlock(4, 3, b"")), rig.step()  # of the old epoch: neither told nor written
     assert not rig.reports[-1].transfers_done
+
+
+def test_a_live_list_counts_the_orders_that_are_in_it(make_rig) -> None:
+    rig = make_rig()
+    rig.admit(1, prompt_of(6), siblings=[2, 3])
+    rig.post(OffloadOrder(7, [1], [b"k" * 32]))
+    rig.engine.run_once()
+    (report,) = rig.engine.take_reports(force=True, live=True)
+    assert report.orders_applied == 2
+    rig.post(TransferDone(7, 1), StopOrder(1, "cancel"))
+    rig.engine.run_once()
+    (report,) = rig.engine.take_reports(force=True, live=True)
+    assert sorted(report.live_seqs) == [2, 3] and report.live_transfers == [] and report.orders_applied == 3
+    rig.engine.reset()
+    (report,) = rig.engine.take_reports(force=True, live=True)
+    assert report.orders_applied == 0, "a new epoch counts from its own first order"

@@ -14,6 +14,8 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import scheduler_pb2_grpc
 from octavo_kvstore import announce
 from octavo_kvstore.announce import Announcer, Identity, inventory_parts
+from octavo_kvstore.codecs.choice import CodecFigures
+from octavo_kvstore.peers.book import PeerBook
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import key_of, make_block
@@ -30,6 +32,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.inventories = 0
         self.heartbeats = 0
         self.messages = 0
+        self.codecs: list[pb.StoreCodec] = []
         self.broken: list[str] = []
         self.orders: asyncio.Queue[pb.AttachStoreResponse | None] = asyncio.Queue()
 
@@ -62,6 +65,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 for event in message.events.events:
                     self.number += 1
                     (self.directory.discard if event.removed else self.directory.add)(event.key)
+            elif kind == "codec":
+                self.codecs.append(message.codec)
             else:
                 self.heartbeats += 1
 
@@ -190,3 +195,35 @@ async def test_a_prefetch_hint_is_passed_on(running: Any) -> None:
     await until(lambda: fake.inventories == 1)
     fake.orders.put_nowait(pb.AttachStoreResponse(prefetch=pb.PrefetchHint(keys=key_of(1) + key_of(2))))
     await until(lambda: hints == [[key_of(1), key_of(2)]])
+
+
+async def test_peers_are_learnt_and_compression_is_told_as_differences() -> None:
+    store, fake, book = make_store(), FakeScheduler(), PeerBook("store-1", {})
+    figures = [CodecFigures(2, 100, 40, 0.001, 0.002, 0.5)]
+    server, port = await serve(fake)
+    announcer = Announcer(
+        store,
+        Identity("store-1", "boot-1", "127.0.0.1:9", "127.0.0.1:10"),
+        f"127.0.0.1:{port}",
+        open_channel,
+        book=book,
+        codec=lambda: figures[-1],
+    )
+    task = asyncio.create_task(announcer.run())
+    await until(lambda: bool(fake.hellos) and bool(fake.codecs))
+    assert (fake.hellos[0].peer_address, fake.hellos[0].fetches) == ("127.0.0.1:10", True)
+    told = fake.codecs[0]
+    assert (told.blocks, told.saved_bytes) == (2, 60)
+    assert (told.saved_us, told.cost_us) == pytest.approx((500_000, 3000))
+    figures.append(CodecFigures(5, 400, 140, 0.002, 0.004, 0.75))
+    await until(lambda: len(fake.codecs) == 2)
+    told = fake.codecs[1]
+    assert (told.blocks, told.saved_bytes) == (3, 200)
+    assert (told.saved_us, told.cost_us) == pytest.approx((250_000, 3000))
+    peers = [pb.StorePeer(store_id="far", address="10.0.0.2:1"), pb.StorePeer(store_id="store-1", address="me:1")]
+    fake.orders.put_nowait(pb.AttachStoreResponse(peers=pb.StorePeers(peers=peers)))
+    await until(lambda: len(book) == 1)
+    assert [(peer.store_id, peer.address) for peer in book.all()] == [("far", "10.0.0.2:1")]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await server.stop(None)

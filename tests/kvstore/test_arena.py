@@ -18,12 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from octavo.arena import ArenaMap
 from octavo.errors import OctavoError
 from octavo_kvstore.arena_desk import ArenaDesk
-from octavo_kvstore.arena_file import ArenaFolder, is_dead
+from octavo_kvstore.arena_file import ArenaFile, ArenaFolder, is_dead
 from octavo_kvstore.block import Block
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.store import Store
 from octavo_kvstore.testing import LAYOUT, is_right, key_of, make_block, payload_of
 from octavo_kvstore.tier import Put
+from octavo_kvstore.tiers import arena as arena_tier
 from octavo_kvstore.tiers.arena import ArenaTier, SlotRef
 from octavo_kvstore.tiers.slab import SlabTier
 
@@ -244,7 +245,7 @@ def test_another_block_size_lays_the_arena_out_anew_when_nobody_has_it_mapped(fo
     small.die()
     given = desk.attach(16_000, name)
     assert given is not None and given.file.slot_bytes == 16_384
-    assert not store.contains(key_of(1), LAYOUT) and arena.audit() == []
+    assert not store.contains(key_of(1), LAYOUT) and arena.audit() == [] and store.inventory()[1] == []
     assert desk.attach(CAPACITY, name) is None, "not even two slots"
     os.close(fd)
 
@@ -265,6 +266,38 @@ def test_blocks_from_below_are_lifted_into_slots_and_lent(folder: ArenaFolder, t
     assert store.lift(key_of(99), LAYOUT) is None and arena.audit() == []
     assert store.prefetch([key_of(number) for number in range(1, 6)]) == 2, "a quarter of DRAM for one hint"
     assert store.where(key_of(1), LAYOUT) == "dram"
+    store.close()
+
+
+def test_a_folder_that_takes_no_file_leaves_the_heap(folder: ArenaFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arena_tier, "ArenaFile", no_file)
+    store, arena, desk = make(folder)
+    for number in range(30):
+        assert store.put(make_block(number, SIZE)) is Put.STORED
+    found = store.get(key_of(29), LAYOUT)
+    assert found is not None and is_right(found.block) and arena.stats().used_bytes <= CAPACITY
+    name = f"octavo-lease-{uuid.uuid4().hex}"
+    fd = os.open(folder.path / name, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert desk.attach(SIZE, name) is None
+    os.close(fd)
+    store.close()
+
+
+def test_a_volume_that_gives_less_than_it_promised_is_lived_with(
+    folder: ArenaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = iter([range(3)])
+    monkeypatch.setattr(ArenaFile, "back", lambda self: next(given, range(0)))
+    store, arena, _ = make(folder)
+    for number in range(20):
+        assert store.put(make_block(number, SIZE)) is Put.STORED
+    assert arena.stats().keys == 3 and arena.stats().capacity_bytes == 3 * 8192
+    found = store.get(key_of(19), LAYOUT)
+    assert found is not None and is_right(found.block)
     store.close()
 
 

@@ -190,3 +190,22 @@ def test_a_head_survives_packing() -> None:
         assert unpack_head(head.pack()) == head and len(head.pack()) == HEAD_BYTES
     with pytest.raises(ValueError, match="envelope"):
         unpack_head(b"short")
+
+
+def test_a_block_that_a_worker_got_lossy_and_hands_down_again_keeps_its_mark() -> None:
+    """Everything here was deleted meanwhile; the worker's pool still has the bytes."""
+    store = Store(HeapTier(64 * 2**20), None, PinTable())
+    lossy, exact = block_of(1, BlockMeta(TENANT, lossy=True)), block_of(2)
+    store.put(lossy)
+    store.put(exact)
+    assert store.get(lossy.key, LAYOUT) and store.get(exact.key, LAYOUT)
+    for block in (lossy, exact):
+        store.delete(block.key)
+        store.put(replace(block, meta=BlockMeta(TENANT)))
+    assert store.get(lossy.key, LAYOUT, exact=True) is None
+    assert store.get(exact.key, LAYOUT, exact=True) is not None
+
+
+def test_a_block_does_not_show_its_payload_when_it_is_printed() -> None:
+    block = replace(block_of(1), payload=b"nobody's business")
+    assert "business" not in repr(block)

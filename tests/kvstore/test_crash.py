@@ -178,7 +178,8 @@ async def test_kill_9_at_random_moments_under_load(tmp_path: Path, backend: str,
         f"{backend}: {rounds} kills, {deaths.inside_commit} inside a commit, {deaths.reads} right reads, "
         f"warm hits {min(deaths.warm[1:])} to {max(deaths.warm)}, slowest start {max(deaths.starts_s):.2f} s"
     )
-    assert deaths.inside_commit >= (rounds // 5 if rounds >= 100 else 0)
+    least = {"slab": rounds // 5, "lmdb": rounds // 20}[backend]  # a commit that is one copy into memory is soon over
+    assert deaths.inside_commit >= (least if rounds >= 100 else 0)
 
 
 async def warm_hits(process: Process) -> int:

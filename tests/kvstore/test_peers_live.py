@@ -21,7 +21,7 @@ from octavo.rpc.channels import open_channel
 from octavo.rpc.host import SERVER_OPTIONS
 from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
-from octavo_kvstore.block import Block, BlockMeta
+from octavo_kvstore.block import DRAM, NVME, Block, BlockMeta
 from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.samples import sample_payload
 from octavo_kvstore.codecs.shape import PayloadShape
@@ -140,6 +140,12 @@ async def test_meta_data_travels_but_no_pin() -> None:
         assert 900e6 < got.meta.ttl_us <= 1001e6 and not got.meta.pinned
         found = a.store.get(key_of(0), LAYOUT)
         assert found is not None and found.block.meta.namespace == b"n" * 16
+
+
+async def test_a_block_that_must_stay_on_its_host_stays() -> None:
+    async with two_hosts() as (a, b):
+        b.store.put(make_block(0, 5000, meta=BlockMeta(tiers=DRAM | NVME)))
+        assert await a.load(1) == [] and b.servicer.bytes_sent == 0
 
 
 async def test_blocks_larger_than_a_piece_and_the_window() -> None:

@@ -100,7 +100,7 @@ async def test_a_follower_rebuilds_the_directory_exactly(tmp_path: Path) -> None
     assert all(follower.parents[key_of(n)] == key_of(n - 1) for n in range(1, NUMBERS) if key_of(n) in follower.places)
     await asyncio.to_thread(store.delete_namespace, b"n" * 16)
     await follower.close()
-    assert store._watchers == []
+    assert store.holdings._watchers == []
     store.close()
 
 
@@ -137,4 +137,15 @@ async def test_what_expires_or_is_deleted_by_namespace_is_told(tmp_path: Path) -
     await agree(store, follower)
     assert follower.places == {}
     await follower.close()
+    store.close()
+
+
+def test_children_are_what_is_chained_from_each(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    for number, parent in ((0, None), (1, 0), (2, 0), (3, 2)):
+        store.put(make_block(number, SIZE, parent=parent))
+    children = store.holdings.children()
+    assert children[b""] == [key_of(0)] and set(children[key_of(0)]) == {key_of(1), key_of(2)}
+    assert store.delete_below(key_of(2)) == 2
+    assert set(store.inventory()[1]) == {key_of(0), key_of(1)}
     store.close()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from octavo.errors import OctavoError
@@ -124,6 +125,27 @@ async def test_a_taken_port_is_refused_not_shared(tmp_path: Path) -> None:
         address = await first.listen("127.0.0.1:0")
         with pytest.raises(OctavoError, match="choose a free address"):
             await second.listen(address)
+
+
+async def test_a_second_server_offers_only_what_was_added_and_ends_with_the_first(tmp_path: Path) -> None:
+    async with running_host("kvstore", tmp_path) as host:
+        first = await host.listen("127.0.0.1:0")
+        second = await host.listen_beside(
+            "127.0.0.1:0", lambda server: health_pb2_grpc.add_HealthServicer_to_server(host._health, server)
+        )
+        assert first != second
+        with pytest.raises(OctavoError, match="choose a free address"):
+            await host.listen_beside(first, lambda server: None)
+        async with open_channel(second) as channel:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=""))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await admin_pb2_grpc.AdminServiceStub(channel).GetInfo(admin_pb2.GetInfoRequest())
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            await host.drain()
+            with pytest.raises(grpc.aio.AioRpcError):
+                await health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(service=""), timeout=2, wait_for_ready=False
+                )
 
 
 async def test_drain_goes_on_after_a_step_that_fails_or_hangs(tmp_path: Path) -> None:

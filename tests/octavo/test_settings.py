@@ -39,7 +39,7 @@ def test_every_key_has_an_environment_variable_and_a_flag() -> None:
     ("argv", "field", "words"),
     [
         (["--engine.max_modl_len", "1"], "engine.max_modl_len", "did you mean 'engine.max_model_len'"),
-        (["--cache.codec", "zstd"], "cache.codec", "not built yet"),
+        (["--engine.tensor_parallel", "2"], "engine.tensor_parallel", "not built yet"),
         (
             ["--scheduler.slo_classes", "{chat: {policy: fare}}"],
             "scheduler.slo_classes",
@@ -106,3 +106,11 @@ def test_secrets_are_masked() -> None:
 def test_foreign_otel_variable_is_honoured() -> None:
     settings = load_settings([], {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"})
     assert settings.manifest.observability.otlp_endpoint == "http://localhost:4317"
+
+
+def test_a_password_in_the_valkey_url_is_masked() -> None:
+    settings = load_settings(["--cache.valkey_url=rediss://octavo:hunter2@cache.internal:6379/0"], {})
+    shown = next(item for item in settings.items() if item.key == "cache.valkey_url")
+    assert shown.value == "rediss://***@cache.internal:6379/0"
+    plain = load_settings(["--cache.valkey_url=valkey://cache.internal/0"], {})
+    assert "valkey://cache.internal/0" in [item.value for item in plain.items()]

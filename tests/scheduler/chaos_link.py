@@ -297,9 +297,11 @@ class LiveStore:
         self.call: Any = pb_grpc.SchedulerServiceStub(channel).AttachStore()  # type: ignore[no-untyped-call]
         self.store = store
         self.inventories = 0
+        self.peer_address = ""
+        self.peers: dict[str, str] | None = None
 
     async def __aenter__(self) -> LiveStore:
-        hello = pb.StoreHello(store_id=self.store.store_id, boot_id="b")
+        hello = pb.StoreHello(store_id=self.store.store_id, boot_id="b", peer_address=self.peer_address, fetches=True)
         await self.call.write(pb.AttachStoreRequest(hello=hello))
         self.task = asyncio.ensure_future(self._read())
         return self
@@ -311,6 +313,8 @@ class LiveStore:
 
     async def _read(self) -> None:
         while (message := await self.call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+            if message.WhichOneof("message") == "peers":
+                self.peers = {peer.store_id: peer.address for peer in message.peers.peers}
             if message.WhichOneof("message") == "inventory_request":
                 self.inventories += 1
                 self.store.events.clear()

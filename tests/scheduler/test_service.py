@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TextIO
@@ -230,6 +230,29 @@ async def test_blocks_go_to_the_kvstore_and_come_back() -> None:
         status = await cell.status()
         assert status.counters["offloaded_blocks"] > 20 and status.counters["loaded_blocks"] > 5
         assert live.inventories == 1 and status.stores[0].state == "synced"
+
+
+async def test_kvstores_are_told_of_each_other_as_they_come_and_go() -> None:
+    async def until(true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not true():
+                await asyncio.sleep(0.01)
+
+    async with running_cell() as cell:
+        one, two, silent = (LiveStore(cell.channel, ChaosStore(Random(1), name)) for name in ("one", "two", "silent"))
+        one.peer_address, two.peer_address = "10.0.0.1:50055", ":50056"
+        async with one:
+            await until(lambda: one.peers == {})
+            async with two, silent:
+                await until(lambda: one.peers == {"two": "127.0.0.1:50056"})
+                await until(lambda: two.peers == {"one": "10.0.0.1:50055"})
+                await until(lambda: silent.peers == {"one": "10.0.0.1:50055", "two": "127.0.0.1:50056"})
+                codec = pb.StoreCodec(blocks=3, saved_us=9000.0, cost_us=2000.0, saved_bytes=77)
+                await one.call.write(pb.AttachStoreRequest(codec=codec))
+                ledger = cell.driver.core.cell.ledger.books["compression"]
+                await until(lambda: ledger.entries == 3)
+                assert (ledger.saved_ms, ledger.cost_ms, ledger.saved_bytes) == (9.0, 2.0, 77)
+            await until(lambda: one.peers == {})
 
 
 async def test_status_of_a_draining_cell() -> None:

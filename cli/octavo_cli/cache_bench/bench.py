@@ -13,7 +13,7 @@ from octavo.errors import OctavoError
 from octavo.figures import Figure, Figures, figure_of, quantile
 
 from octavo_cli.cache_bench.rates import measure_rates
-from octavo_cli.cache_bench.remote import measure_remote
+from octavo_cli.cache_bench.remote import measure_remote, measure_remote_ttft
 from octavo_cli.cache_bench.ttft import (
     PREFIX_TOKENS,
     SUFFIX_TOKENS,
@@ -57,6 +57,8 @@ def measure_cache(plan: CachePlan, flags: list[str], tell: Callable[[str], None]
     if "remote" in plan.parts:
         results += measure_remote(plan.rounds, tell)
     pool = ["--engine.kv_num_blocks", str(POOL_BLOCKS)]
+    if "remote" in plan.parts:
+        measure_remote_ttft([*pool, *flags], plan.rounds, plan.seed + 3, samples, tell)
     if "ttft" in plan.parts:
         with running_services([*pool, *flags]) as services:
             block_bytes = pool_of(services).block_bytes

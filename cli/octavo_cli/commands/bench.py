@@ -77,8 +77,8 @@ def register(app: typer.Typer) -> None:
     """Adds the group."""
     bench_app.command("engine", context_settings=PASSED_ON)(engine)
     bench_app.command("quality", context_settings=PASSED_ON)(quality)
-    from octavo_cli.commands import bench_cache, bench_compare, bench_matrix, bench_serve
+    from octavo_cli.commands import bench_blend, bench_cache, bench_compare, bench_matrix, bench_serve
 
-    for module in (bench_serve, bench_compare, bench_matrix, bench_cache):
+    for module in (bench_blend, bench_serve, bench_compare, bench_matrix, bench_cache):
         module.register(bench_app)
     app.add_typer(bench_app, name="bench")

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class BlockShape(NamedTuple):
-    """What a block's bytes are: [layers, halves, heads, tokens, width] values of `dtype`; of int8 and fp8 with scales behind them."""
-
-    layers: int
-    halves: int
-    """2: keys and values; 1: one latent vector."""
-    heads: int
-    tokens: int
-    width: int
-    dtype: str
-    """bfloat16, float16, float32, int8, fp8."""
+from octavo_gpuworker.block_shape import BlockShape
 
 
 class BlockPool(Protocol):

@@ -12,11 +12,11 @@ from octavo.artifacts import ModelFiles, resolve_model, tokenizer_hash, weights_
 from octavo.errors import OctavoError
 from octavo.manifest import Manifest
 
-from octavo_gpuworker.backends.blocks import BlockShape
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.native_backend import NativeBackend
 from octavo_gpuworker.backends.native_pool import NativePool
 from octavo_gpuworker.backends.sizes import pool_blocks
+from octavo_gpuworker.block_shape import BlockShape
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.read_config import load_config
 from octavo_gpuworker.native.abi import FORMATS

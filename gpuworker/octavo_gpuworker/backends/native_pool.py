@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo_gpuworker.backends.blocks import BlockShape
+from octavo_gpuworker.block_shape import BlockShape
 
 NULL_BLOCK = 0
 

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo_gpuworker.backends.blocks import BlockShape
+from octavo_gpuworker.block_shape import BlockShape
 from octavo_gpuworker.model.config import ModelConfig
 
 QUANTIZED = (torch.int8, torch.float8_e4m3fn)

@@ -8,6 +8,7 @@ Blocks that do not fit into a slot lie on the heap, within the same capacity.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from octavo_kvstore.block import Block, Payload, check_block, check_key
 from octavo_kvstore.index import OVERHEAD_BYTES, Clock, Entry, IsPinned, TierIndex
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
 from octavo_kvstore.tier import IndexedTier, Put, Tier
+
+log = logging.getLogger("octavo.kvstore.arena")
 
 PAGE_BYTES = 4096
 MIN_SLOTS = 2
@@ -75,13 +78,17 @@ class ArenaTier(IndexedTier[int | Payload]):
         The first caller decides the size. Another size empties the tier, and only when `anew`: nobody has the old one mapped.
         Raises OSError.
         """
+        lost: list[bytes] = []
         with self._lock:
             file = self._file
             if file is not None and not anew and _slot_bytes(block_bytes) != file.slot_bytes:
                 return None
-            return self._lay_out(block_bytes)
+            file = self._lay_out(block_bytes, lost)
+        if lost:
+            self.on_lost(lost)
+        return file
 
-    def _lay_out(self, block_bytes: int) -> ArenaFile | None:
+    def _lay_out(self, block_bytes: int, lost: list[bytes]) -> ArenaFile | None:
         slot_bytes = _slot_bytes(block_bytes)
         file = self._file
         if file is not None and slot_bytes == file.slot_bytes:
@@ -89,19 +96,16 @@ class ArenaTier(IndexedTier[int | Payload]):
         slots = self._capacity_bytes // slot_bytes
         if self._closed or slots < MIN_SLOTS or (file is not None and (self._reserved or self._lent)):
             return None
-        lost = [key for key in self._index.keys() if isinstance(self._entry(key).place, int)]  # noqa: SIM118
-        for key in lost:
-            self._index.leave(key)
+        fresh = ArenaFile(self._folder, slots, slot_bytes)
+        for key, entry in self._index.entries():
+            if isinstance(entry.place, int):
+                self._index.leave(key)
+                lost.append(key)
         if file is not None:
             file.close()
-        self._file = ArenaFile(self._folder, slots, slot_bytes)
+        self._file = fresh
         self._free, self._generations = [], [1] * slots
         return self._file
-
-    def _entry(self, key: bytes) -> Entry[int | Payload]:
-        entry = self._index.raw(key)
-        assert entry is not None
-        return entry
 
     # slots; under _lock
 
@@ -182,7 +186,10 @@ class ArenaTier(IndexedTier[int | Payload]):
             self._release(self._index.leave(block.key))
         length = len(block.payload)
         if self._file is None and length:
-            self._lay_out(length)
+            try:
+                self._lay_out(length, [])
+            except OSError as error:
+                log.warning("no arena, blocks lie on the heap: %s", error)
         if self._file is None or length > self._file.slot_bytes:
             return self._put_on_heap(block, evicted)
         slot = self._take(block.meta.namespace, evicted)
@@ -394,7 +401,7 @@ class ArenaTier(IndexedTier[int | Payload]):
             file = self._file
             if file is None or self._closed:
                 return []
-            held = [entry.place for entry in map(self._entry, self._index.keys()) if isinstance(entry.place, int)]
+            held = [entry.place for _, entry in self._index.entries() if isinstance(entry.place, int)]
             every = Counter([*self._free, *self._reserved, *self._orphans, *held])
             wrong = [f"slot {slot} is in {count} states" for slot, count in every.items() if count != 1]
             backed = file.backed

@@ -51,9 +51,7 @@ def connect(url: str, timeout_s: float) -> valkey.Valkey:
             retry_on_timeout=False,
         )
     except ValueError as error:
-        raise OctavoError(
-            f"cache.valkey_url {url!r}: {error}; give valkey://HOST:PORT/DB", field="cache.valkey_url"
-        ) from error
+        raise OctavoError(f"cache.valkey_url: {error}; give valkey://HOST:PORT/DB", field="cache.valkey_url") from error
     return valkey.Valkey(connection_pool=pool)
 
 

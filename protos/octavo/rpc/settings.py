@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -251,6 +252,8 @@ def _mask(key: str, value: Any) -> Any:
         return "***"
     if key == "tenants.keys":
         return sorted(set(value.values()))
+    if key == "cache.valkey_url" and "@" in value:
+        return re.sub(r"//[^@]*@", "//***@", value)
     return value
 
 

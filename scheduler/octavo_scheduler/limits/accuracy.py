@@ -10,6 +10,7 @@ from octavo.figures import quantile
 KEPT = 512
 REREAD = 16
 CONFIDENCE = 0.9
+ENOUGH = 16
 _RATE = 0.05
 _MOST = math.log(4.0)
 
@@ -58,3 +59,31 @@ class Correction:
         """Learns from an uncorrected prediction; both above 0."""
         error = max(-_MOST, min(_MOST, math.log(observed / raw)))
         self._log += _RATE * (error - self._log)
+
+
+class CorrectionByLength:
+    """A correction per length of the prefill, in steps of a factor of 2^(1/3): where shorter prompts go first, the long ones
+    are overtaken by what comes later. Lengths that were seen seldom take the correction of all."""
+
+    __slots__ = ("_all", "_of", "_seen")
+
+    def __init__(self) -> None:
+        self._all = Correction()
+        self._of: dict[int, Correction] = {}
+        self._seen: dict[int, int] = {}
+
+    def factor(self, tokens: int) -> float:
+        """What a raw prediction for a prefill of `tokens` is multiplied by."""
+        step = _step(tokens)
+        return (self._of[step] if self._seen.get(step, 0) >= ENOUGH else self._all).factor
+
+    def observe(self, tokens: int, raw: float, observed: float) -> None:
+        """Learns from an uncorrected prediction; both above 0."""
+        step = _step(tokens)
+        self._all.observe(raw, observed)
+        self._of.setdefault(step, Correction()).observe(raw, observed)
+        self._seen[step] = self._seen.get(step, 0) + 1
+
+
+def _step(tokens: int) -> int:
+    return round(3 * math.log2(max(1, tokens)))

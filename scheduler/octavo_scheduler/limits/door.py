@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.events import Submitted
 from octavo_scheduler.limits.drain import bounded
-from octavo_scheduler.limits.forecast import Ask, Forecast, claim_us, forecast
+from octavo_scheduler.limits.forecast import Ask, claim_us, forecast
 from octavo_scheduler.policy import SECOND_US
-from octavo_scheduler.request import Outcome
+from octavo_scheduler.request import Forecast, Outcome
 from octavo_scheduler.slo import SloClass, resolve
 
 WATCHED_SHARE = 8
@@ -93,7 +93,7 @@ def _ask(cell: Cell, event: Submitted, terms: Terms) -> Ask:
         event.tenant,
         event.priority,
         terms.pool,
-        len(event.prompt),
+        event.prompt,
         event.prompt_keys if cell.policy.prefix_cache else (),
         cell.history.count_on(event.tenant, terms.max_tokens, len(event.prompt)),
         len(event.choices),

@@ -7,13 +7,15 @@ are held against what happens, and corrected by it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits.rates import PoolRates, prefill_us, start_us
-from octavo_scheduler.request import Request
+from octavo_scheduler.policies.turns import prefill_turn
+from octavo_scheduler.request import Forecast, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,39 +25,11 @@ class Ask:
     tenant: str
     priority: int
     pool: str
-    prompt_tokens: int
+    prompt: array[int]
     keys: Items[bytes]
     output_tokens: float  # expected, of one choice
     choices: int = 1
     slo_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Microseconds: in the queue, from there to the first token, from there to the end. `raw_*`: before correction."""
-
-    wait_us: float
-    start_us: float
-    decode_us: float
-    raw_wait_us: float
-    raw_start_us: float
-    gpu_us: float  # worker time of the request
-    alone_us: float  # its prefill on an idle worker
-
-    @property
-    def ttft_us(self) -> float:
-        """From submit to first token."""
-        return self.wait_us + self.start_us
-
-    @property
-    def total_us(self) -> float:
-        """From submit to end."""
-        return self.ttft_us + self.decode_us
-
-    @property
-    def service_us(self) -> float:
-        """Without the queue."""
-        return self.start_us + self.decode_us
 
 
 def claim_us(cell: Cell, pool: str, prefill_tokens: float, output_tokens: float, choices: int) -> float:
@@ -77,7 +51,7 @@ def forecast(cell: Cell, ask: Ask) -> Forecast | None:
     if rates is None:
         return None
     worker, cached = _likeliest(rates, ask.keys)
-    prefill_tokens = max(1, ask.prompt_tokens - cached)
+    prefill_tokens = max(1, len(ask.prompt) - cached)
     gpu_us = claim_us(cell, ask.pool, prefill_tokens, ask.output_tokens, ask.choices)
     waits = _waits(cell, rates, ask)
     mix, policy = cell.rates.mix, cell.policy
@@ -88,22 +62,33 @@ def forecast(cell: Cell, ask: Ask) -> Forecast | None:
         half_step_us = 0.5 * rates.decode_step_us(batch, mix)
         budget = worker.pace.budget
         raw_start_us = half_step_us + prefill_us(worker.costs, prefill_tokens, 0, batch, context, budget)
-        correction = cell.busy_correction
+        factor = cell.busy_correction.factor
     else:
         raw_wait_us = 0.0
-        raw_start_us = start_us(worker, prefill_tokens, policy, cell.now_us)
-        correction = cell.start_correction
+        raw_start_us = start_us(worker, prefill_tokens, policy, cell.now_us, _turn(cell, worker, ask, prefill_tokens))
+        factor = cell.start_correction.factor(prefill_tokens)
         batch = len(worker.sequences) + ask.choices
     # beside those that run now, prompts that come are prefilled too: the mean of what was observed has them
     step_us = rates.busy_step_us(batch, mix) if waits else max(worker.costs.step_us, rates.decode_step_us(batch, mix))
     return Forecast(
         wait_us=raw_wait_us * cell.wait_correction.factor,
-        start_us=raw_start_us * correction.factor,
+        start_us=raw_start_us * factor,
         decode_us=max(0.0, ask.output_tokens - 1) * step_us,
         raw_wait_us=raw_wait_us,
         raw_start_us=raw_start_us,
         gpu_us=gpu_us,
         alone_us=prefill_us(worker.costs, prefill_tokens, 0, 0, 0, policy.budget_alone),
+    )
+
+
+def _turn(cell: Cell, worker: Worker, ask: Ask, prefill_tokens: int) -> int:
+    """The turn that its prefill would get there now."""
+    now_us = cell.now_us
+    probe = Request("", ask.tenant, ask.prompt, [], b"", -1, 1, now_us, now_us, ask.priority, ask.slo_class)
+    alone_us = worker.costs.predict_prefill_us(prefill_tokens, cell.policy.budget_alone)
+    beside = worker.of_tenant[ask.tenant]
+    return prefill_turn(
+        cell.order_of(ask.slo_class), cell.outlook, probe, alone_us, beside, now_us, cell.next_number + 1
     )
 
 
@@ -115,20 +100,6 @@ def idle_service_us(cell: Cell, pool: str, prompt_tokens: int, output_tokens: fl
     costs = min((worker.costs for worker in rates.sampled), key=lambda item: item.fixed_us)
     alone_us = costs.predict_step_us(0, 1, prompt_tokens)
     return prefill_us(costs, prompt_tokens, 0, 0, 0, cell.policy.budget_alone) + max(0.0, output_tokens - 1) * alone_us
-
-
-def ask_of(cell: Cell, request: Request, output_tokens: float) -> Ask:
-    """The same question for a request that is known already."""
-    return Ask(
-        request.tenant,
-        request.priority,
-        request.pool,
-        len(request.prompt),
-        request.prompt_keys,
-        output_tokens,
-        len(request.choices),
-        request.slo_class,
-    )
 
 
 def _likeliest(rates: PoolRates, keys: Items[bytes]) -> tuple[Worker, int]:
@@ -147,7 +118,7 @@ def _waits(cell: Cell, rates: PoolRates, ask: Ask) -> bool:
     if len(cell.queue):
         return True
     for worker in rates.sampled:
-        need = -(-(ask.prompt_tokens + int(ask.output_tokens)) // worker.block_tokens)
+        need = -(-(len(ask.prompt) + int(ask.output_tokens)) // worker.block_tokens)
         if len(worker.free_slots) >= ask.choices and need <= worker.pool.free_blocks:
             return False
     return True

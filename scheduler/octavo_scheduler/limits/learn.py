@@ -22,11 +22,11 @@ def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
         cell.wait_correction.observe(seen.raw_wait_us, cell.now_us - request.submitted_us)
 
 
-def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int) -> float:
+def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int, turn: int) -> float:
     """Raw prediction from an admission on `worker` to the first token; 0: this one is not watched."""
     if cell.rates.mix.seen % WATCHED_SHARE:
         return 0.0
-    return start_us(worker, prefill_tokens, cell.policy, cell.now_us)
+    return start_us(worker, prefill_tokens, cell.policy, cell.now_us, turn)
 
 
 def from_first_token(cell: Cell, sequence: Sequence) -> None:
@@ -34,8 +34,9 @@ def from_first_token(cell: Cell, sequence: Sequence) -> None:
     request = sequence.choice.request
     took_us = sequence.first_token_us - sequence.admitted_us
     if sequence.forecast_start_us and took_us > 0:
-        cell.errors["start"].observe(sequence.forecast_start_us * cell.start_correction.factor, took_us)
-        cell.start_correction.observe(sequence.forecast_start_us, took_us)
+        tokens = len(request.prompt) - sequence.cached_len
+        cell.errors["start"].observe(sequence.forecast_start_us * cell.start_correction.factor(tokens), took_us)
+        cell.start_correction.observe(tokens, sequence.forecast_start_us, took_us)
     seen = request.forecast
     if seen is not None and request.first_token_us == cell.now_us > request.submitted_us:
         if seen.raw_wait_us > 0 and took_us > 0:

@@ -145,15 +145,18 @@ def _read(workers: list[Worker], now_us: int) -> PoolRates | None:
     )
 
 
-def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int) -> float:
-    """From an admission on `worker` to its first token: the step under way, then its prefill behind those before it."""
+def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, turn: int) -> float:
+    """From an admission on `worker` to its first token: the step under way, then its prefill behind those whose turn comes
+    before `turn`."""
     costs = worker.costs
     backlog = worker.backlog
-    decoding = context = 0
+    decoding = context = ahead = 0
     for sequence in worker.sequences.values():
         if not sequence.stopping:
             decoding += sequence.first_token_us >= 0
             context += sequence.computed_len
+            if sequence.turn <= turn:
+                ahead += max(0, sequence.length - sequence.computed_len - 1)
     budget = worker.pace.budget if decoding else policy.budget_alone
     left_us = 0.0
     if decoding or backlog:
@@ -162,8 +165,8 @@ def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int) -
         step_us = costs.predict_step_us(under_way, decoding, context)
         since_us = now_us - worker.last_report_us
         left_us = max(step_us - since_us, 0.0) if under_way or since_us < step_us else 0.5 * step_us
-        backlog -= under_way
-    return left_us + prefill_us(costs, prefill_tokens, backlog, decoding, context, budget)
+        ahead = max(0, ahead - under_way)
+    return left_us + prefill_us(costs, prefill_tokens, ahead, decoding, context, budget)
 
 
 def prefill_us(

@@ -4,9 +4,9 @@ Continuous: any, at its next step. Static: an idle one takes what waits, up to i
 whole batch has ended. Dynamic: as static, but an idle worker first waits for a full batch, `batching_max_wait_us` after
 its first request began to wait at most.
 
-Under fair policies a tenant leaves some slots of each worker to others while others are about, so that the
-newcomer of a small tenant need not wait until a sequence of the large one has ended. One that holds fewer than those itself may
-take them.
+Under fair policies a tenant leaves some slots of each worker to others that are about and hold fewer than those there, so that
+a small tenant's newcomer need not wait until a sequence of a large one has ended. One that holds fewer itself may take
+them; tenants that all hold as many leave each other nothing.
 """
 
 from __future__ import annotations
@@ -18,40 +18,49 @@ from octavo_scheduler.request import Request
 
 RESERVED_SHARE = 4
 """One slot in so many is left to other tenants; workers with fewer slots leave none."""
-ABOUT_US = 10 * SECOND_US
+ABOUT_US = 60 * SECOND_US
 """A tenant is about for so long after it last asked for something."""
+MOST_OTHERS = 8
+"""Of those that asked last, so many are looked at."""
 
 
 def joinable(cell: Cell, workers: list[Worker], request: Request) -> list[Worker]:
     """Those of `workers` whose batch is open to the request at the head; may set a timer for when one opens."""
-    if leaves_room(cell, request):
-        workers = [worker for worker in workers if _has_slot(worker, request.tenant)]
+    if others := _others_about(cell, request):
+        workers = [worker for worker in workers if _has_slot(worker, request.tenant, others)]
     if cell.policy.batching == "continuous":
         return workers
     return [worker for worker in workers if _is_open(cell, worker, request)]
 
 
-def leaves_room(cell: Cell, request: Request) -> bool:
-    """Whether its tenant has to leave slots to others."""
-    if len(cell.tenants_about) < 2 or cell.order_of(request.slo_class) not in ("fair", "slo-fair"):
-        return False
-    for tenant, asked_us in reversed(cell.tenants_about.items()):
-        if tenant != request.tenant:
-            return cell.now_us - asked_us < ABOUT_US
-    return False
-
-
 def has_its_share(cell: Cell, request: Request) -> bool:
-    """Whether no worker has a slot left that its tenant may take, though some may have one for others."""
-    if not leaves_room(cell, request):
+    """Whether no worker has a slot left that its tenant may take, though some have one for others."""
+    others = _others_about(cell, request)
+    if not others:
         return False
     workers = [worker for worker in cell.fleet.open_to(request.pool, cell.now_us) if worker.free_slots]
-    return bool(workers) and not any(_has_slot(worker, request.tenant) for worker in workers)
+    return bool(workers) and not any(_has_slot(worker, request.tenant, others) for worker in workers)
 
 
-def _has_slot(worker: Worker, tenant: str) -> bool:
-    reserved = worker.max_seqs // RESERVED_SHARE
-    return len(worker.free_slots) > (reserved if worker.of_tenant[tenant] >= reserved else 0)
+def _others_about(cell: Cell, request: Request) -> list[str]:
+    """The other tenants that may have to be left slots; none under policies that know no tenants."""
+    if len(cell.tenants_about) < 2 or cell.order_of(request.slo_class) not in ("fair", "slo-fair"):
+        return []
+    others: list[str] = []
+    for tenant, asked_us in reversed(cell.tenants_about.items()):
+        if cell.now_us - asked_us >= ABOUT_US or len(others) == MOST_OTHERS:
+            break
+        if tenant != request.tenant:
+            others.append(tenant)
+    return others
+
+
+def _has_slot(worker: Worker, tenant: str, others: list[str]) -> bool:
+    reserved, held = worker.max_seqs // RESERVED_SHARE, worker.of_tenant
+    if held[tenant] < reserved:
+        return bool(worker.free_slots)
+    left = reserved - min(held[other] for other in others)
+    return len(worker.free_slots) > max(0, left)
 
 
 def _is_open(cell: Cell, worker: Worker, request: Request) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from octavo_scheduler.blocks import BlockPool, OutOfBlocks
 from octavo_scheduler.prefix.eviction import Victims, add_use, keep_score, use_at
-from octavo_scheduler.prefix.node import Node
+from octavo_scheduler.prefix.node import Node, check_tree
 from octavo_scheduler.prefix.pins import Pin, Pins
 
 SUNK = -1e9
@@ -406,26 +406,11 @@ class PrefixIndex:
 
     def check_integrity(self) -> list[str]:
         """The pool's check, and tree and maps agree; returns what is wrong, in words."""
-        wrong = self.pool.check_integrity()
-        found: dict[bytes, int] = {}
-        nodes, stack = 0, list(self._root.children.items())
-        while stack:
-            first, node = stack.pop()
-            nodes += 1
-            if not node.blocks or self._key_of[node.blocks[0]] != first:
-                wrong.append(f"a node is malformed: {node!r}")
-                continue
-            found.update((self._key_of[block] or b"", block) for block in node.blocks)
-            wrong += [f"block {block} points elsewhere" for block in node.blocks if self._node_of[block] is not node]
-            for key, child in node.children.items():
-                if child.parent is not node or child.depth != node.end:
-                    wrong.append(f"a child hangs wrong: {child!r} below {node!r}")
-                stack.append((key, child))
-        if found != self.block_of or nodes != self.nodes:
-            wrong.append(f"the tree holds {len(found)} keys in {nodes} nodes, the maps {len(self)} in {self.nodes}")
-        if sum(node is not None for node in self._node_of) != len(self):
-            wrong.append("a block that is not indexed has a node")
         pinned = {block for pin in self._pins for block in pin.blocks}
+        keys = {block: key for block, key in enumerate(self._key_of) if key is not None}
+        wrong = self.pool.check_integrity() + check_tree(self._root, keys, self._node_of, self.nodes)
+        if {key: block for block, key in keys.items()} != self.block_of:
+            wrong.append("the index's two maps differ")
         if len(pinned) != self.pool.pinned_blocks:
             wrong.append(f"{len(pinned)} blocks are pinned, {self.pool.pinned_blocks} are held for it")
         return wrong

@@ -1,0 +1,1 @@
+"""Reuse of KV at other positions: an experiment beside the engine, measured by `octavo bench blend`."""
