@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 KEYS = {"key-big": "big", "key-small": "small", "key-capped": "capped"}
 CLASSES = {
     "default": {"ttft_ms": 60000},
-    "shed": {"ttft_ms": 1, "on_overload": "reject"},
+    "shed": {"ttft_ms": 100, "on_overload": "reject"},
 }
 
 

@@ -91,4 +91,4 @@ def test_calibration_fits_any_pool_and_is_never_negative(make_rig, blocks, max_l
         found.fixed_us >= 1 and found.prefill_token_us > 0 and found.decode_seq_us > 0 and found.context_token_us >= 0
     )
     assert not rig.engine.busy and not rig.engine.report_pending
-    assert rig.engine.labels.resident() == ([], [])
+    assert rig.engine.labels.resident() == ([], [], [])

@@ -71,7 +71,7 @@ def _scales(item: Matrix, form: str) -> int:
 
 
 def _native(shape: ModelShape, form: str) -> WeightSize:
-    """Panels of 32 columns; int4 has a scale and an offset per 32 elements, and keeps the head in int8."""
+    """Panels of 32 columns; int8 has a float16 scale per 32 elements, int4 an offset too, and it keeps the head in int8."""
     if shape.latent or any(item.name == "router" for item in shape.matrices):
         raise BadSize(f"--weights: the native kernels take no {shape.architecture}; use bf16", field="weights")
     kind = form.removeprefix("native-")
@@ -88,7 +88,7 @@ def _native(shape: ModelShape, form: str) -> WeightSize:
         codes += bare
         packing += rows * depth * item.count * bits // 8 - bare
         if own == "int8":
-            scales += rows * item.count * 4
+            scales += rows * depth * item.count // 32 * 2
         elif own == "int4":
             scales += rows * depth * item.count // 32 * 2
             zeros += rows * depth * item.count // 32 * 2
