@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,7 +31,8 @@ LOAD_LIMIT_US = 1_000_000
 OFFLOAD_LIMIT_S = 2.0
 """Its blocks cannot be evicted meanwhile, so a stuck kvstore must not hold them for long."""
 UNPIN_LIMIT_S = 2.0
-UNPIN_TRIES = 3
+FIRST_TELL_S, MOST_TELL_S = 0.1, 5.0
+"""Between two tries to give something back."""
 SLOTS_AT_ONCE = 64
 """Copies of a load between two looks at the clock."""
 NO_PARENT = bytes(32)
@@ -97,6 +98,19 @@ def offload_entries(order: OffloadOrder) -> list[Offloaded]:
     ]
 
 
+async def _awaited(call: Awaitable[Any]) -> Any:
+    return await call
+
+
+async def _undone(answering: asyncio.Future[Any], undo: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+    try:
+        answer = await answering
+    except FAILURES as error:
+        log.debug("a call that nobody waited for failed: %r", error)
+        return
+    await undo(answer)
+
+
 async def _pump(call: Any, arrived: asyncio.Queue[Any]) -> None:
     """Every message of a stream, then None or what broke it."""
     try:
@@ -145,6 +159,7 @@ class Transfers:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._copying: set[asyncio.Future[Any]] = set()
+        self._handing_back: set[asyncio.Task[None]] = set()
         self._arena = ArenaLink(pool)
         self._channel = open_channel(address) if address else None
         self._store = kvstore_pb2_grpc.KvStoreServiceStub(self._channel) if self._channel else None  # type: ignore[no-untyped-call]
@@ -176,6 +191,10 @@ class Transfers:
 
     async def close(self) -> None:
         await self.quiesce()
+        if self._handing_back:
+            await asyncio.wait(set(self._handing_back), timeout=UNPIN_LIMIT_S)
+        for task in self._handing_back:
+            task.cancel()
         self._arena.close()
         if self._channel is not None:
             await self._channel.close(None)
@@ -202,6 +221,7 @@ class Transfers:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
+                self._later(self._unpin(progress.lease, set(self._copying)))
                 raise
             # grpc.aio cancels a call whose request iterator raised; that must not pass for a cancelled transfer
             log.error("transfer %d failed: its blocks could not be read", order.xfer_id)
@@ -225,8 +245,7 @@ class Transfers:
                 )
             ]
         )
-        if progress.lease:
-            await self._unpin(progress.lease)
+        self._later(self._unpin(progress.lease))  # on its own: what cancels this transfer must not cancel that
 
     def _stub(self) -> Any:
         if self._store is None:
@@ -245,7 +264,7 @@ class Transfers:
             exact=self._exact,
             sources=sources_of(order, 0),
         )
-        lease = await store.Pin(request)
+        lease = await self._answered(store.Pin(request), lambda late: self._unpin(late.lease))
         progress.looked_up_ns, progress.lease = time.monotonic_ns(), lease.lease
         keys = keys[: lease.held]
         slots = lease.slots[: len(keys)]
@@ -349,15 +368,30 @@ class Transfers:
             log.warning("kvstore sent a block that is not what was asked for: key, length or checksum differ")
         return whole
 
-    async def _unpin(self, lease: int) -> None:
-        """Best effort: the store ends a lease by itself at its limit, or with this process."""
-        for _ in range(UNPIN_TRIES):
+    async def _unpin(self, lease: int, copying: Collection[asyncio.Future[Any]] = ()) -> None:
+        """Ends a lease, once no copy reads from what it holds; 0 is none."""
+        if copying:
+            await asyncio.wait(copying)
+        if lease:
+            await self._tell(lambda store: store.Unpin(pb.UnpinRequest(lease=lease), timeout=UNPIN_LIMIT_S))
+
+    async def _tell(self, call: Callable[[Any], Awaitable[Any]]) -> None:
+        """Gives something back to the store, again and again while it does not answer: no timer there would.
+
+        A store that was restarted knows nothing of it, which is as good; numbers of leases and clients begin anywhere.
+        """
+        wait_s = FIRST_TELL_S
+        while True:
             try:
-                await self._stub().Unpin(pb.UnpinRequest(lease=lease), timeout=UNPIN_LIMIT_S)
-            except FAILURES as error:
-                log.debug("lease %d ends by its limit: %r", lease, error)
-            else:
+                await call(self._stub())
                 return
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    return
+            except ConnectionError:
+                return  # no kvstore is configured
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, MOST_TELL_S)
 
     async def _offload(self, order: OffloadOrder, progress: Progress) -> None:
         entries = offload_entries(order)
@@ -374,10 +408,13 @@ class Transfers:
         """Copies what the arena has room for; returns the rest."""
         store, client = self._stub(), self._arena.client
         keys = pack_keys([entry.key for entry in entries])
-        meta = entries[0].meta if entries else None  # a chain is one tenant's
+        meta = (
+            entries[0].meta if entries else None
+        )  # for the room; each one's own quota is looked at when it is committed
         length = self._pool.block_bytes
         request = pb.ReserveRequest(arena_client=client, keys=keys, layout=self._layout, meta=meta, length=length)
-        given = list((await store.Reserve(request)).slots)
+        answer = await self._answered(store.Reserve(request), lambda late: self._give_up_after(client, late.slots))
+        given = list(answer.slots)
         fresh = [(entry, slot) for entry, slot in zip(entries, given, strict=False) if slot.length]
         commit = pb.CommitRequest(arena_client=client, layout=self._layout, shape=self._shape, exact=self._exact)
         try:
@@ -389,22 +426,39 @@ class Transfers:
                     pb.FilledSlot(slot=slot, key=entry.key, parent=entry.parent, meta=entry.meta)
                     for entry, slot in fresh
                 )
+            refused = (await store.Commit(commit)).refused if fresh else 0
         except BaseException:
-            self._give_up(client, [slot.slot for _, slot in fresh])
+            self._later(self._give_up_after(client, given, set(self._copying)))
             raise
-        if fresh:
-            answer = await store.Commit(commit)
-            if answer.refused:
-                return []
+        if refused:
+            return []
         progress.ok += len(given)
         return entries[len(given) :]
 
-    def _give_up(self, client: int, slots: list[int]) -> None:
-        """Hands reserved slots back; best effort, as the store takes them back itself when this process ends."""
-        if not slots or self._store is None:
-            return
-        request = pb.CommitRequest(arena_client=client, layout=self._layout, given_up=slots)
-        self._store.Commit(request, timeout=UNPIN_LIMIT_S)
+    async def _give_up_after(
+        self, client: int, given: Sequence[Any], copying: Collection[asyncio.Future[Any]] = ()
+    ) -> None:
+        """Hands reserved slots back, once no copy writes to them."""
+        slots = [slot.slot for slot in given if slot.length]
+        if copying:
+            await asyncio.wait(copying)
+        if slots:
+            request = pb.CommitRequest(arena_client=client, layout=self._layout, given_up=slots)
+            await self._tell(lambda store: store.Commit(request, timeout=UNPIN_LIMIT_S))
+
+    async def _answered(self, call: Awaitable[Any], undo: Callable[[Any], Coroutine[Any, Any, None]]) -> Any:
+        """The answer of a call that takes something of the store; undone when its answer comes after nobody waits any more."""
+        answering = asyncio.ensure_future(_awaited(call))
+        try:
+            return await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            self._later(_undone(answering, undo))
+            raise
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._handing_back.add(task)
+        task.add_done_callback(self._handing_back.discard)
 
     async def _blocks(self, entries: Sequence[Offloaded]) -> AsyncIterator[pb.PutRequest]:
         for entry in entries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class ArenaDesk:
         self._lock = threading.Lock()
         self._clients: dict[int, Path] = {}
         self._leases: dict[int, tuple[int, list[int]]] = {}  # lease -> client, slots lent for it
-        self._next = 1
+        self._next = int.from_bytes(os.urandom(5), "little") + 1  # as leases, of this life alone
         self.reclaimed = 0
         """Slots that came back from dead clients."""
 

@@ -43,6 +43,7 @@ STORE: Final = (
     Instrument(
         PREFIX + "prefetch_wasted", "counter", "Of these, the ones that left DRAM before anybody asked for them."
     ),
+    Instrument(PREFIX + "erasures_due", "gauge", "Keys of forgotten tenants that could not be destroyed yet."),
     Instrument(PREFIX + "demotions", "counter", "Blocks that left DRAM and are still held below."),
 )
 """Figures of the store as a whole, named as in `Store.counters`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class PinTable:
         self._lock = threading.Lock()
         self._leases: dict[int, _Lease] = {}
         self._counts: dict[bytes, int] = {}
-        self._next = 1
+        # anywhere, so that a number of an earlier life of this store means nothing in this one
+        self._next = int.from_bytes(os.urandom(5), "little") + 1
         self._file = file
         self._lasting: set[bytes] = _read_keys(file) if file is not None else set()
 

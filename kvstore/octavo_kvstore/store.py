@@ -7,9 +7,12 @@ or the queue has it, and each change of that is one numbered event; watchers hea
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from octavo.errors import OctavoError
 
 from octavo_kvstore.block import DRAM, Block, bit_of, check_block, check_key
 from octavo_kvstore.events import EventLog
@@ -27,6 +30,8 @@ QUEUE_TIER = "queue"
 LOSSY_KEYS = 1_000_000
 PREFETCH_SHARE = 4
 """One hint may fill at most this part of DRAM, as 1/PREFETCH_SHARE."""
+
+log = logging.getLogger("octavo.kvstore.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Store:
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._lossy: dict[bytes, None] = {}  # keys that were given away in a lossy form, the oldest first
+        self._erasures: list[tuple[Tier, bytes]] = []
         self.more_counters: list[Callable[[], Mapping[str, float]]] = []
         self.corrupt_puts = self.promotions = self.demotions = self.prefetched = 0
         self.marks = PrefetchMarks()
@@ -219,11 +225,21 @@ class Store:
 
         Where records are encrypted their key is destroyed first, so none of them can be read while the sweep goes on.
         """
-        for tier in self._tiers:
-            tier.erase(namespace)
+        self._erasures += [(tier, namespace) for tier in self._tiers]
+        self._erase_due()
         keys = {key for _, queue in self._below for key in queue.of_namespace(namespace)}
         keys.update(key for tier in self._tiers for key in tier.of_namespace(namespace))
         return sum(self.delete(key) for key in keys)
+
+    def _erase_due(self) -> None:
+        """Destroys the keys of namespaces that were forgotten; what cannot be done now is tried again at every sweep."""
+        due, self._erasures = self._erasures, []
+        for tier, namespace in due:
+            try:
+                tier.erase(namespace)
+            except (OSError, OctavoError) as error:
+                log.error("%s tier: the key of a namespace is not destroyed yet: %s", tier.name, error)
+                self._erasures.append((tier, namespace))
 
     def pin(self, keys: Sequence[bytes], layout: bytes, limit_s: float, owner: int = 0) -> tuple[int, int]:
         """Leases the leading run of keys that is held: (lease, length); (0, 0) when there is none.
@@ -314,6 +330,8 @@ class Store:
 
     def sweep(self) -> list[bytes]:
         """Gives back the room of what is unreadable for its age; returns those keys. May write to the disk."""
+        if self._erasures:
+            self._erase_due()
         gone = {key for tier in self._tiers for key in tier.sweep()}
         self.reconcile(gone)
         return list(gone)
@@ -375,6 +393,7 @@ class Store:
             "prefetched": float(self.prefetched),
             "prefetch_used": float(self.marks.used),
             "prefetch_wasted": float(self.marks.wasted),
+            "erasures_due": float(len(self._erasures)),
             **{name: float(count) for name, count in self._slot_counts().items()},
             "write_behind_bytes": float(sum(queue.waiting_bytes for queue in queues)),
             "write_behind_written": float(sum(queue.written for queue in queues)),

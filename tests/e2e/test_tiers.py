@@ -4,8 +4,10 @@ and what a killed worker had of the arena comes back; the answers are the same a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
+import grpc.aio
 import pytest
 from cluster import Answer, Cluster, read
 from octavo.rpc.channels import open_channel
@@ -49,9 +51,11 @@ class Store:
 
     async def until(self, condition: Callable[..., bool]) -> dict[str, float]:
         async with asyncio.timeout(60):
-            while not condition(figures := await self.figures()):
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):  # it may be starting
+                    if condition(figures := await self.figures()):
+                        return figures
                 await asyncio.sleep(0.05)
-        return figures
 
     async def directory(self) -> dict[bytes, set[str]]:
         """What WatchBlocks says, rebuilt."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from octavo.v1 import kvstore_pb2 as pb
+from octavo_gpuworker import transfer
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder
@@ -193,6 +194,7 @@ async def test_slots_come_back_when_a_transfer_is_cancelled_or_the_worker_goes(p
             bench.transfers.start(OffloadOrder(100 + number, [4, 5], KEYS[3:5]))
             await asyncio.sleep(0.0005 * number)
             await bench.transfers.quiesce()
+        await settled(host)  # without a death: what was reserved is handed back
         await bench.transfers.close()
         host.desk.reap()
         assert host.arena.audit() == []
@@ -220,3 +222,26 @@ async def test_get_without_a_lease_sends_payload(pool, tmp_path) -> None:
 def test_lists_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="zip"):
         offload_entries(OffloadOrder(1, [1, 2], KEYS[:2], namespaces=[TAG]))
+
+
+async def test_a_lease_is_given_back_to_a_store_that_stood_still(pool, tmp_path, monkeypatch) -> None:
+    """No timer ends the lease of a worker that lives, so the worker asks until it is answered."""
+    monkeypatch.setattr(transfer, "UNPIN_LIMIT_S", 0.05)
+    async with hosted(pool, tmp_path) as (host, bench, _):
+        await bench.run(OffloadOrder(1, [1, 2], KEYS[:2]))
+        tries: list[int] = []
+        unpin, end_lease = host.store.unpin, host.desk.end_lease
+
+        def stands_still_twice(lease: int) -> None:
+            tries.append(lease)
+            if len(tries) < 3:
+                time.sleep(0.2)  # the whole process, as SIGSTOP does; what it was asked meanwhile is lost
+                return
+            unpin(lease)
+            end_lease(lease)
+
+        monkeypatch.setattr(host.store, "unpin", stands_still_twice)
+        monkeypatch.setattr(host.desk, "end_lease", lambda lease: None)
+        assert (await bench.run(LoadOrder(2, KEYS[:2], [11, 12], 0))).ok_blocks == 2
+        await settled(host)
+        assert len(set(tries)) == 1 and len(tries) > 2 and host.store.counters()["leases"] == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from octavo.errors import OctavoError
 from octavo_kvstore.block import Block, BlockMeta
 from octavo_kvstore.codecs.choice import Chooser
 from octavo_kvstore.codecs.envelope import HEAD_BYTES, Head, unpack_head
@@ -209,3 +210,31 @@ def test_a_block_that_a_worker_got_lossy_and_hands_down_again_keeps_its_mark() -
 def test_a_block_does_not_show_its_payload_when_it_is_printed() -> None:
     block = replace(block_of(1), payload=b"nobody's business")
     assert "business" not in repr(block)
+
+
+class StuckKeyring(FileKeyring):
+    """Cannot forget while it is stuck, as a server that is away."""
+
+    stuck = True
+
+    def forget(self, namespace: bytes) -> bool:
+        if self.stuck:
+            raise OctavoError("out of reach")
+        return super().forget(namespace)
+
+
+def test_a_key_that_cannot_be_destroyed_now_is_destroyed_later_and_the_blocks_go_at_once(tmp_path: Path) -> None:
+    ring = StuckKeyring(tmp_path / "keyring.json")
+    tier = coded("none", Vault(b"secret", ring))
+    store = Store(HeapTier(64 * 2**20), tier, PinTable())
+    for number in range(4):
+        store.put(block_of(number))
+    assert store.flush(10)
+    assert store.delete_namespace(TENANT) == 4 and tier.keys() == []
+    assert store.counters()["erasures_due"] == 1 and ring.salt(TENANT, make=False) is not None
+    store.sweep()
+    assert store.counters()["erasures_due"] == 1
+    ring.stuck = False
+    store.sweep()
+    assert store.counters()["erasures_due"] == 0 and ring.salt(TENANT, make=False) is None
+    store.close()

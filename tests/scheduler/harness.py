@@ -148,6 +148,11 @@ class Simulation:
             if link is not None:
                 link.down_ready_us = max(link.down_ready_us, self.now_us + self.rng.randint(0, self.delay_us))
                 link.down.append((link.down_ready_us, orders))
+        for store_id, keys in effects.prefetch:
+            directory = self.core.cell.fleet.stores[store_id]
+            assert keys and len(set(keys)) == len(keys) and all(key in directory for key in keys), (
+                "a hint names what is held"
+            )
         for store_id in effects.ask_inventory:
             self._send_inventory(store_id)
         for store_id, told in effects.stores:

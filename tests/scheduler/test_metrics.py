@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import prometheus_client
 from octavo_scheduler.instruments import PREFIX, SCRAPED
 from octavo_scheduler.metrics import CellCollector, FactMetrics, figures
+from octavo_scheduler.policy import Policy
 
 from tests.scheduler.scenes import done, make, run_until
 
 
 def test_a_scrape_has_every_figure_of_the_table_and_audits_are_0() -> None:
-    simulation, gateway = make()
+    limits = {"default": {"rate_tokens_per_s": 1000.0, "burst_tokens": 1e6}}
+    simulation, gateway = make(Policy(tenant_limits=limits))
     client = simulation.submit(gateway, list(range(40)), 60)
     run_until(simulation, lambda: client.got[0])
     waiting = [simulation.submit(gateway, list(range(number, number + 20)), 60) for number in range(8)]

@@ -9,8 +9,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads import build
+from octavo_scheduler.preloads.cache_events import (
+    CacheEvicted,
+    NamespaceRotated,
+    PreloadPinned,
+    PreloadPut,
+    PreloadRemoved,
+)
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.chaos import ChaosStore, ChaosWorker, sampling_of, tokens_of
 from tests.scheduler.harness import Client, Simulation
 
 BLOCK_TOKENS = 2
@@ -43,6 +51,7 @@ class CellMachine(RuleBasedStateMachine):
             max_losses=1000,
             load_path=("auto", "overlap", "load")[seed % 3],
             counterfactual_share=0.1 * (seed % 2),
+            preload_reserve_tokens=1,
         )
         self.simulation = Simulation(rng, policy, delay_us)
         self.simulation.checked = True
@@ -156,6 +165,32 @@ class CellMachine(RuleBasedStateMachine):
         if "host" in self.simulation.stores:
             self.simulation.kill_store("host")
 
+    @rule(prefix=st.sampled_from(((1, 2, 3, 4), (1, 2, 3, 4, 5, 6), (8, 9))), restored=st.booleans())
+    def preload(self, prefix: tuple[int, ...], restored: bool) -> None:
+        simulation = self.simulation
+        cell, now = simulation.core.cell, simulation.now_us
+        if not build.refusal(cell, "default", "p", len(prefix)):
+            version = cell.caching.book.next_version("default", "p")
+            put = PreloadPut(now, "default", "p", version, "raw", tokens_of([*prefix]), b"m", sampling_of([]))
+            put.generation, put.restored = simulation.generation, restored
+            simulation.feed(put)
+
+    @rule(pinned=st.booleans())
+    def pin_preload(self, pinned: bool) -> None:
+        self.simulation.feed(PreloadPinned(self.simulation.now_us, "default", "p", pinned))
+
+    @rule(whole=st.booleans())
+    def evict(self, whole: bool) -> None:
+        name = "" if whole else "p"
+        self.simulation.feed(CacheEvicted(self.simulation.now_us, "default", name=name, tag=b"t"))
+
+    @rule()
+    def rotate(self) -> None:
+        simulation = self.simulation
+        simulation.generation += 1
+        simulation.root = bytes([simulation.generation % 256]) * 32
+        simulation.feed(NamespaceRotated(simulation.now_us, "default", simulation.generation, b"m", b"t"))
+
     @invariant()
     def nothing_leaks(self) -> None:
         if hasattr(self, "simulation"):
@@ -163,6 +198,7 @@ class CellMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "simulation"):
+            self.simulation.feed(PreloadRemoved(self.simulation.now_us, "default", "p"))
             self.simulation.settle()
             self.simulation.check_clean()
 

@@ -106,6 +106,13 @@ def _queue_refusal(cell: Cell, event: Submitted, terms: Terms) -> Outcome | None
     policy, waiting = cell.policy, cell.queue.load.total
     prompt = len(event.prompt)
     workers = max(1, len(cell.fleet.accepting()))
+    if (
+        waiting.requests < policy.max_waiting_requests
+        and waiting.prompt_tokens + prompt <= policy.max_waiting_prompt_tokens
+        and not policy.max_waiting_kv_tokens
+        and not policy.max_waiting_gpu_us
+    ):
+        return None  # nearly every request
     limits = (
         ("requests", "requests", waiting.requests, 1, policy.max_waiting_requests, "max_waiting_requests"),
         (

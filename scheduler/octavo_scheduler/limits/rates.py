@@ -51,6 +51,7 @@ class PoolRates:
     context_token_us: float
     read_us: int
     _ends_us: list[float] | None = field(default=None)
+    _token_us: float = 0.0  # of one output token on a busy worker
 
     def batch(self, mix: Mix) -> float:
         """Sequences that run at once on a worker when enough wait: slots or memory, whichever ends first."""
@@ -68,8 +69,10 @@ class PoolRates:
 
     def work_us(self, prefill_tokens: float, output_tokens: float, mix: Mix) -> float:
         """Worker time of a choice on a busy worker: its prefill, and its part of the steps it decodes in."""
-        batch = self.batch(mix)
-        return prefill_tokens * self.prefill_token_us + output_tokens * self.decode_step_us(batch, mix) / batch
+        if not self._token_us:  # the mix moves slowly: once per reading is enough
+            batch = self.batch(mix)
+            self._token_us = self.decode_step_us(batch, mix) / batch
+        return prefill_tokens * self.prefill_token_us + output_tokens * self._token_us
 
     def kth_end_us(self, kth: float, mix: Mix, history: OutputHistory, now_us: int) -> float:
         """From now until `kth` (from 1) of the pool's sequences have ended, those that will follow them included."""

@@ -108,20 +108,20 @@ def exported(cell: Cell, transfer: Transfer, ok: int, size_bytes: int) -> None:
 
 
 def preload(cell: Cell, request: Request) -> None:
-    """While the source still computes, what the kvstore has goes into the target's pool, as far as there is room."""
+    """While the source still computes, what the target's kvstore or its peers have goes into its pool, if there is room."""
     handoff = request.handoff
     if handoff is None or handoff.prefilled_us >= 0:
         return  # the decode's own admission loads the rest
     target = target_of(cell, handoff)
-    directory = answering(cell, target) if target is not None else None
-    if target is None or directory is None:
+    reach = cell.fleet.reach_of(target, cell.now_us) if target is not None else None
+    if target is None or reach is None:
         return
     choice, size = request.choices[0], target.block_tokens
     keys: list[bytes] = []
     most = cell.policy.max_offload_blocks
     while handoff.preloaded < handoff.total_blocks and len(keys) < most:
         key = choice.key(handoff.preloaded, size)
-        if key is None or not (key in target.index or key in directory):
+        if key is None or not (key in target.index or reach.run([key], 0)[1]):
             break
         if key not in target.index:
             keys.append(key)
@@ -133,16 +133,19 @@ def preload(cell: Cell, request: Request) -> None:
     if room(cell, target, request) < len(keys):
         handoff.preloaded -= len(keys)
         return
-    blocks = target.pool.take(len(keys))
+    blocks = target.take(len(keys), "admission")
     for block in blocks:
         target.pool.hold_transfer(block)
         target.pool.drop(block)
     transfer = Transfer(cell.number(), "load", blocks, keys, cell.now_us, purpose="handoff", request=request)
     transfer.handoff, transfer.base_blocks = handoff, handoff.preloaded - len(keys)
+    transfer.sources = reach.sources(keys) if reach.peers else []
     handoff.preloads += 1
     request.holds += 1
     target.transfers[transfer.xfer_id] = transfer
-    transfer.order_number = target.order(Load(transfer.xfer_id, keys, blocks, cell.policy.load_limit_us))
+    transfer.order_number = target.order(
+        Load(transfer.xfer_id, keys, blocks, cell.policy.load_limit_us, transfer.sources)
+    )
     cell.touched[target] = None
     cell.counters["loads_started"] += 1
 

@@ -49,8 +49,8 @@ def over_quota(cell: Cell, tenant: str, blocks: int, besides: str = "") -> str:
 
 def pin_refusal(cell: Cell, event: Submitted) -> str:
     """Why a request that asks for a pin cannot have it; empty: it can, or asks for none."""
-    worker = largest(cell)
-    if not event.cache.pin or worker is None:
+    worker = largest(cell) if event.cache.pin else None
+    if worker is None:
         return ""
     blocks = (len(event.prompt) + event.max_tokens * len(event.choices)) // worker.block_tokens
     why = over_quota(cell, event.tenant, blocks)

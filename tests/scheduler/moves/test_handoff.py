@@ -98,6 +98,26 @@ def test_without_a_kvstore_one_worker_does_both() -> None:
     assert counters(simulation)["handoffs_started"] == 0
 
 
+def test_between_hosts_the_blocks_come_from_the_other_kvstore() -> None:
+    simulation = Simulation(Random(1), CHUNKS, delay_us=0)
+    stores = [ChaosStore(Random(2), "near"), ChaosStore(Random(2), "far")]
+    stores[0].peers, stores[1].peers = {"far": stores[1]}, {"near": stores[0]}
+    for number, role in enumerate(("prefill", "decode")):
+        worker = ChaosWorker(
+            Random(3), f"w{number}", num_blocks=65, max_seqs=4, store=stores[number], calm=True, role=role
+        )
+        worker.calm_steps = 2
+        simulation.add_worker(worker)
+    for store in stores:
+        simulation.add_store(store)
+    gateway = simulation.add_gateway()
+    client = simulation.submit(gateway, PROMPT, 12)
+    done(simulation, client)
+    assert counters(simulation)["handoffs_done"] == 1
+    assert counters(simulation)["handoff_preloaded_blocks"] > 0
+    assert simulation.links[1].worker.computed_tokens == len(PROMPT) % BLOCK + 11
+
+
 def test_prefill_workers_alone_serve_whole_requests() -> None:
     simulation, gateway = pair(roles=("prefill", "prefill"))
     done(simulation, simulation.submit(gateway, PROMPT, 5))
@@ -105,12 +125,14 @@ def test_prefill_workers_alone_serve_whole_requests() -> None:
 
 
 def test_a_second_turn_is_prefilled_where_its_beginning_is_cached() -> None:
-    """A decode worker that holds all but less than a block needs nobody's help."""
+    """A decode worker that holds all but little needs nobody's help."""
     simulation, gateway = pair()
     first = simulation.submit(gateway, PROMPT, 8)
     done(simulation, first)
     again = simulation.submit(gateway, PROMPT + first.got[0][:-1], 4)
     done(simulation, again)
+    more = simulation.submit(gateway, PROMPT + first.got[0] + [60, 61, 62, 63, 64, 65], 4)  # a tool's answer
+    done(simulation, more)
     assert counters(simulation)["handoffs_started"] == 1
 
 

@@ -1,0 +1,23 @@
+"""The memory of the process, and the gauge that shows what of it is not the pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import prometheus_client
+from octavo_gpuworker.memory import resident_bytes
+from octavo_gpuworker.metrics import WorkerMetrics
+
+
+def test_resident_bytes_are_this_process_and_0_where_nobody_says() -> None:
+    assert 2**20 < resident_bytes() < 2**40
+    assert resident_bytes(Path("/nowhere/statm")) == 0
+
+
+def test_the_gauge_is_read_when_it_is_scraped() -> None:
+    registry = prometheus_client.CollectorRegistry()
+    metrics = WorkerMetrics(registry, 10, dict, {})
+    held = [500.0]
+    metrics.watch_memory(lambda: held[0])
+    held[0] = 700.0
+    assert registry.get_sample_value("octavo_worker_beyond_pool_bytes") == 700.0
