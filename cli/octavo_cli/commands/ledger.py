@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from octavo_cli.drain import scheduler_address
+from octavo_cli.drain_link import scheduler_address
 from octavo_cli.ledger_link import ask_ledger
 from octavo_cli.ledger_view import draw_ledger
 from octavo_cli.locate import run_dir_of
