@@ -223,7 +223,6 @@ class SchedulerLink:
             message.draining = self._draining
             await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=message))
 
-
     async def _next_report(self) -> Report:
         """The step thread's, or an empty one when a step takes long: silence means that the process stands, not that it works."""
         try:
