@@ -222,7 +222,7 @@ class Upstream:
                 self._disconnected(f"{error.code().name}: {error.details()}")
             except (TokenGap, ValueError) as error:
                 self._disconnected(f"its events do not fit together: {error}")
-            except ConnectionError as error:
+            except (ConnectionError, asyncio.InvalidStateError) as error:  # a write after the end raises the latter
                 self._disconnected(str(error))
             if self._heard and self._clock() - self._heard < 2 * LAST_BACKOFF_S:
                 backoff = FIRST_BACKOFF_S

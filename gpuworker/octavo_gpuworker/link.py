@@ -27,6 +27,8 @@ STOOD_S = 5.0
 """A stream that ends sooner after Hello was as good as refused: trying again at once would only ask the same again."""
 BACKLOG_REPORTS = 10_000
 """A scheduler that lets this many reports pile up has stopped reading."""
+SIGN_OF_LIFE_S = 1.5
+"""Without a report for this long an empty one goes up. That steps advance is watched apart (progress_timeout_s)."""
 WELCOME_LIMIT_S = 10.0
 STATUS_LIMIT_S = 1.0
 """How long a failed write waits for the stream's status, which says more."""
@@ -216,11 +218,18 @@ class SchedulerLink:
     async def _write(self, call: Call, epoch: int) -> None:
         number = 2
         while True:
-            report = await self._outbox.get()
             number += 1
-            message = report_to(report)
+            message = report_to(await self._next_report())
             message.draining = self._draining
             await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=message))
+
+    async def _next_report(self) -> Report:
+        """The step thread's, or an empty one when a step takes long: silence means that the process stands, not that it works."""
+        try:
+            async with asyncio.timeout(SIGN_OF_LIFE_S):
+                return await self._outbox.get()
+        except TimeoutError:
+            return Report()
 
 
 async def _raise_status(call: Call) -> None:

@@ -89,7 +89,8 @@ class Announcer:
             while True:
                 try:
                     await self._attach(stub)
-                except (grpc.aio.AioRpcError, TimeoutError, ConnectionError) as error:
+                except (grpc.aio.AioRpcError, TimeoutError, ConnectionError, asyncio.InvalidStateError) as error:
+                    # the last of these: a write after the stream's end
                     reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
                     log.log(logging.WARNING if self.connected else logging.DEBUG, "scheduler stream ended: %s", reason)
                 backoff_s = FIRST_BACKOFF_S if self.connected else min(2 * backoff_s, MAX_BACKOFF_S)

@@ -99,7 +99,7 @@ class GpuWorker:
     worker_id: str = ""
     """Stable name; empty: host name and pid."""
     role: Literal["both", "prefill", "decode"] = "both"
-    """What it does in a cell with prefill workers: prefill hands over after the first token, decode computes no prompt that another can, both decides by cost."""
+    """What it does in a cell with prefill workers: prefill hands over after the first token, decode computes no prompt of which it lacks much, both decides by cost."""
     listen: str = "127.0.0.1:0"
     """Health, admin and reflection."""
     metrics_listen: str = "127.0.0.1:0"

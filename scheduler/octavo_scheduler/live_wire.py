@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import islice
 from typing import TypeVar
 
@@ -92,7 +93,7 @@ def live(driver: Driver, max_requests: int) -> pb.GetLiveResponse:
         waiting_prompt_tokens=cell.queue.prompt_tokens,
         gateways=sorted(gateway.gateway_id for gateway in cell.fleet.gateways.values()),
         counters=counters(cell),
-        tenants=tenant_rows(cell),
+        tenants=[pb.TenantStatus(**asdict(row)) for row in tenant_rows(cell)],
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from octavo.v1 import scheduler_pb2 as pb
 
 from octavo_scheduler.admission import growth_of
@@ -86,7 +88,7 @@ def status(driver: Driver) -> pb.GetStatusResponse:
         blocks_cached=sum(worker.pool.cached_blocks for worker in workers),
         blocks_leaked=int(values["blocks_leaked"]),
         counters=values,
-        tenants=tenant_rows(cell),
+        tenants=[pb.TenantStatus(**asdict(row)) for row in tenant_rows(cell)],
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from octavo.rpc.host import LEFT
 from octavo.v1 import scheduler_pb2
-from octavo_cli.drain import progress_line
+from octavo_cli.drain_link import progress_line
 from octavo_cli.service_log import Record, left_in_order
 
 

@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 from cluster import Answer, Cluster, read
 from octavo.client import AsyncClient
+from octavo.ttft import PARTS
 from octavo.v1 import inference_pb2 as pb
+from octavo_cli.spans import Span, read_spans
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
@@ -56,6 +58,16 @@ async def follow(call: Any, answer: Answer) -> Answer:
     return answer
 
 
+async def traced(cluster: Cluster, name: str, traces: set[str]) -> list[Span]:
+    """The span of this name in each of `traces`, once all are in the run folder's files."""
+    async with asyncio.timeout(30):
+        while True:
+            found = [span for span in read_spans(cluster.run_dir) if span.name == name and span.trace_id in traces]
+            if {span.trace_id for span in found} == traces:
+                return found
+            await asyncio.sleep(0.2)
+
+
 async def counted(cluster: Cluster, *names: str) -> list[float]:
     counters = (await cluster.status()).counters
     return [counters[name] for name in names]
@@ -77,7 +89,15 @@ async def test_same_tokens_as_one_worker_and_less_than_a_block_recomputed(pair: 
     assert (done, failed) == (len(lengths), 0)
     assert recomputed == sum(length % BLOCK for length in lengths)
     assert early > 0  # blocks left while the long prompts were still computed
+    for answer in handed:  # the prefill worker gave the first token: a handoff is in none of its parts, and they add up
+        timings = answer.finished.timings
+        total_us = sum(getattr(timings.ttft, f"{name}_us") for name in PARTS)
+        assert abs(total_us - timings.t_first_token_us) <= 1000
+        assert timings.ttft.retry_us == 0 == timings.ttft.kv_load_us
     await pair.settle()
+    spans = await traced(pair, "handoff", {answer.trace_id for answer in handed})
+    assert {span.attributes["octavo.cause"] for span in spans} == {"done"}
+    assert all(int(span.attributes["octavo.recomputed_tokens"]) < BLOCK for span in spans)
 
 
 async def test_a_preempted_stream_is_swapped_and_goes_on_the_same(pair: Cluster) -> None:

@@ -248,3 +248,20 @@ async def test_live_requests_fail_when_the_scheduler_stays_away(stack: Any, requ
         await reading
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     assert stack.gateway.live_count == 0
+
+
+async def test_a_write_after_the_stream_s_end_is_a_broken_stream(stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What grpc.aio raises when the scheduler dies between two messages must not end the gateway."""
+    beat, raised = stack.upstream._beat, 0
+
+    async def beat_after_the_end() -> None:
+        nonlocal raised
+        if raised:
+            await beat()
+        raised += 1
+        raise asyncio.InvalidStateError("RPC already finished.")
+
+    monkeypatch.setattr(stack.upstream, "_beat", beat_after_the_end)
+    stack.scheduler.break_stream()
+    await stack.until(lambda: stack.upstream.connections >= 3)
+    assert raised == 1 and stack.upstream.ready

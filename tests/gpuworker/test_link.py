@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 
 import pytest
 import torch
@@ -151,8 +152,6 @@ async def test_no_hello_before_the_running_step_has_ended(world, decoder) -> Non
     """Welcome of a new epoch while a step runs: the old step's writes must be over before Hello leaves."""
     stream = await world.scheduler.stream()
     await stream.join(epoch=1)
-    import threading
-
     inside, go = threading.Event(), threading.Event()
     forward = decoder.forward
 
@@ -179,6 +178,32 @@ async def test_no_hello_before_the_running_step_has_ended(world, decoder) -> Non
     assert (await again.next()).HasField("hello")
     report = await again.report(lambda report: report.HasField("live"))
     assert not report.live.seqs and not report.slots
+
+
+async def test_a_long_step_is_no_silence(world, decoder, monkeypatch) -> None:
+    """A prompt that takes longer than the scheduler's patience: empty reports say that the process lives."""
+    monkeypatch.setattr(link_module, "SIGN_OF_LIFE_S", 0.02)
+    stream = await world.scheduler.stream()
+    await stream.join(epoch=1)
+    await stream.report()
+    running, over = threading.Event(), threading.Event()
+    launch = world.engine.backend.launch
+
+    def slow(*args, **kwargs):
+        running.set()
+        over.wait(10)
+        return launch(*args, **kwargs)
+
+    monkeypatch.setattr(world.engine.backend, "launch", slow)
+    await stream.orders(admit(3))
+    await asyncio.to_thread(running.wait, 10)
+    for _ in range(5):
+        report = await stream.report()
+        assert not report.steps and not report.slots and not report.HasField("live")
+    over.set()
+    while not (report := await stream.report()).steps:
+        pass
+    assert unpack_u32(report.slots) == [3]
 
 
 async def test_a_refusal_is_tried_again(decoder, world) -> None:

@@ -227,3 +227,26 @@ async def test_peers_are_learnt_and_compression_is_told_as_differences() -> None
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await server.stop(None)
+
+
+async def test_a_write_after_the_stream_s_end_costs_a_dial_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What grpc.aio raises when the scheduler dies between two messages."""
+    dials = 0
+
+    async def attach(stub: Any) -> None:
+        nonlocal dials
+        dials += 1
+        raise asyncio.InvalidStateError("RPC already finished.")
+
+    pins = PinTable()
+    announcer = Announcer(
+        Store(HeapTier(2**20, pins.is_pinned), None, pins), Identity("s", "b", "a"), "127.0.0.1:1", open_channel
+    )
+    monkeypatch.setattr(announcer, "_attach", attach)
+    running = asyncio.create_task(announcer.run())
+    async with asyncio.timeout(20):
+        while dials < 2:
+            await asyncio.sleep(0.01)
+    assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

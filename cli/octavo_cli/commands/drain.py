@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from octavo.errors import InvalidRequest
 
-from octavo_cli.drain import follow_drain, progress_line, scheduler_address
+from octavo_cli.drain_link import follow_drain, progress_line, scheduler_address
 from octavo_cli.exits import FAILED, OK
 from octavo_cli.locate import run_dir_of
 

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from octavo.v1 import scheduler_pb2 as pb
+from dataclasses import dataclass
 
 from octavo_scheduler.cell import PREDICTED, Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits.tenants import held_blocks
 
 
-def tenant_rows(cell: Cell) -> list[pb.TenantStatus]:
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """What a tenant may use and uses now; limits of 0: none. The fields are those of TenantStatus."""
+
+    tenant: str
+    requests: int
+    running_sequences: int
+    held_blocks: int
+    rate_tokens_per_s: float
+    burst_tokens: float
+    tokens_left: float
+    concurrency: int
+    kv_share: float
+    rejected: int
+
+
+def tenant_rows(cell: Cell) -> list[TenantRow]:
     """Every tenant with a limit of its own or a request."""
-    rows: list[pb.TenantStatus] = []
+    rows: list[TenantRow] = []
     workers = list(cell.fleet.workers.values())
     for name in cell.tenants.names():
         limits, account = cell.tenants.limits_of(name), cell.tenants.accounts.get(name)
         running = sum(item.choice.request.tenant == name for worker in workers for item in worker.sequences.values())
         rows.append(
-            pb.TenantStatus(
+            TenantRow(
                 tenant=name,
                 requests=account.live if account is not None else 0,
                 running_sequences=running,

@@ -2,7 +2,7 @@
 
 Compared is the delay that each way costs in all, microseconds: the request's own time to its first token, what its
 prefill takes from the sequences that decode beside it, and, handed over, what of the transfer nothing hides.
-A worker of role `decode` computes a prompt only where no other can (or less than a block of it is left to compute).
+A worker of role `decode` computes a prompt only where no other can, or where it holds most of it and that is cheaper.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.request import Choice
 
 PREFILL, DECODE, BOTH = "prefill", "decode", "both"
+MOST_LACKING = 4
+"""A decode worker that lacks at most one part in so many of a prompt may compute it, if that is cheaper: a next turn."""
 MAX_FAILED = 2
 """A request whose handoffs failed this often is served by one worker."""
 ROLES = (PREFILL, DECODE, BOTH)
@@ -64,9 +66,14 @@ def offer(
     return best[1] if best is not None else None
 
 
+def _belongs_elsewhere(plan: Plan) -> bool:
+    """A decode worker computes no prompt of which it lacks more than a part, whatever that costs now."""
+    return plan.worker.role == DECODE and plan.uncached_tokens() * MOST_LACKING > plan.choices[0].length
+
+
 def waits_for_credit(cell: Cell, plan: Plan | None, sources: list[Worker], serving: list[Worker]) -> bool:
     """Nobody gives credit now, and what would be computed in one place belongs on a prefill worker: room will come."""
-    if plan is None or plan.worker.role != DECODE or plan.uncached_tokens() <= plan.worker.block_tokens:
+    if plan is None or not _belongs_elsewhere(plan):
         return False
     # on an idle pool without credit there never will be any: the request fits it only just
     coming = any(worker.sequences or worker.promised for worker in serving)
@@ -100,8 +107,8 @@ def pays(cell: Cell, aggregated: Plan | None, handed: Plan) -> bool:
     if aggregated is None:
         return True
     worker = aggregated.worker
-    if worker.role == DECODE:
-        return aggregated.uncached_tokens() > worker.block_tokens
+    if _belongs_elsewhere(aggregated):
+        return True
     prefill_us = worker.costs.predict_prefill_us(aggregated.uncached_tokens(), cell.policy.max_num_batched_tokens)
     alone_us = first_token_us(cell, aggregated) + prefill_us * len(worker.running())
     prefill_there_us = handed.worker.costs.predict_prefill_us(

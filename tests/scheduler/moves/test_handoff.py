@@ -125,12 +125,14 @@ def test_prefill_workers_alone_serve_whole_requests() -> None:
 
 
 def test_a_second_turn_is_prefilled_where_its_beginning_is_cached() -> None:
-    """A decode worker that holds all but less than a block needs nobody's help."""
+    """A decode worker that holds all but little needs nobody's help."""
     simulation, gateway = pair()
     first = simulation.submit(gateway, PROMPT, 8)
     done(simulation, first)
     again = simulation.submit(gateway, PROMPT + first.got[0][:-1], 4)
     done(simulation, again)
+    more = simulation.submit(gateway, PROMPT + first.got[0] + [60, 61, 62, 63, 64, 65], 4)  # a tool's answer
+    done(simulation, more)
     assert counters(simulation)["handoffs_started"] == 1
 
 
