@@ -22,7 +22,7 @@ LIMITS = {
     '{"a": {"kv_share": 1.5}}': "kv_share: 1.5 must be in (0, 1]",
     '{"a": {"concurrency": 1.5}}': "concurrency: 1.5 must be a whole number",
     '{"*": {"burst_tokens": 5}}': "burst_tokens: needs rate_tokens_per_s",
-    '{"a": {"concurrency": "many"}}': "tenants.limits: 'many' is no float",
+    '{"a": {"concurrency": "many"}}': "tenants.limits.a.concurrency: 'many' is no float",
 }
 
 

@@ -192,7 +192,7 @@ def evict(
         return keeper.evict(name=name, prefix=text, form=form, salt=salt, whole_tenant=everything)
 
     gone = _ask(url, run_dir, api_key, tenant, work)
-    stores = f"; {gone.stores} kvstores were told" if gone.stores else ""
+    stores = f"; kvstores told: {gone.stores}" if gone.stores else ""
     typer.echo(json.dumps(asdict(gone)) if as_json else f"{gone.blocks:,} blocks thrown out of the pools{stores}")
 
 
@@ -209,8 +209,8 @@ def rotate(
     typer.echo(
         json.dumps(asdict(done))
         if as_json
-        else f"{tenant}: namespace generation {done.generation}; {done.blocks:,} blocks thrown out, "
-        f"{done.stores} kvstores were told, {done.preloads} preloads are computed again"
+        else f"{tenant}: namespace generation {done.generation}; {done.blocks:,} blocks thrown out; "
+        f"kvstores told: {done.stores}; preloads to compute again: {done.preloads}"
     )
 
 

@@ -186,5 +186,5 @@ def cag_lines(report: Mapping[str, Any]) -> list[str]:
 
 def _even(value: float | None, reuse: int) -> str:
     if value is None:
-        return "CAG never pays: each use costs as much as it saves"
+        return "CAG never pays: a use of the cached corpus costs no less than retrieval"
     return f"CAG pays from {value:,.0f} uses of one build on; {reuse} are planned"

@@ -101,7 +101,8 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
             found: pb.ExplainResponse = await self._link.ask("Explain", request)
             if not found.found:
                 raise UnknownRequest(
-                    "this request is not known here, or its record has been dropped", field="request_id"
+                    f"request {name!r} is not known here, or its record has been dropped; `octavo top` lists recent ids",
+                    field="request_id",
                 )
             shown = own_id(tenant, found.nearest)
             found.message = found.message.replace(found.nearest, shown) if found.nearest else found.message

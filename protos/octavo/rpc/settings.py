@@ -211,6 +211,7 @@ def _from_yaml(text: str) -> Any:
 
 def _convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the field's type. Raises ManifestError that names what was expected."""
+    field = ".".join(key.split(".")[:2])
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value in args and type(value) is type(args[args.index(value)]):
@@ -219,11 +220,11 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         near = difflib.get_close_matches(str(value), [str(item) for item in args], n=1)
         raise ManifestError(
             f"{key}: {value!r} is unknown; choose from {choices}" + (f" (did you mean {near[0]!r}?)" if near else ""),
-            field=key,
+            field=field,
         )
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise ManifestError(f"{key}: {value!r} must be a list", field=key)
+            raise ManifestError(f"{key}: {value!r} must be a list; write [A, B]", field=field)
         return tuple(_convert(key, item, args[0]) for item in value)
     if origin is types.UnionType:
         for kind in args[:-1]:
@@ -234,8 +235,12 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         return _convert(key, value, args[-1])
     if origin in (dict, typing.Mapping, Mapping) or isinstance(hint, types.GenericAlias):
         if not isinstance(value, dict):
-            raise ManifestError(f"{key}: {value!r} must be a mapping", field=key)
-        return {_convert(key, name, args[0]): _convert(key, item, args[1]) for name, item in value.items()}
+            raise ManifestError(f"{key}: {value!r} must be a mapping; write {{NAME: VALUE}}", field=field)
+        # the names in tenants.keys, a mapping to str, are secrets: no message repeats them
+        return {
+            _convert(key, name, args[0]): _convert(key if args[1] is str else f"{key}.{name}", item, args[1])
+            for name, item in value.items()
+        }
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not -LARGEST <= value <= LARGEST:  # NaN neither
             raise ManifestError(f"{key}: {value!r} must be a finite number", field=key)
@@ -247,7 +252,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
     if hint is str and isinstance(value, str | int | float):
         return str(value)
     wanted = getattr(hint, "__name__", str(hint))
-    raise ManifestError(f"{key}: {value!r} is no {wanted}; give a value of that type", field=key)
+    raise ManifestError(f"{key}: {value!r} is no {wanted}; give a value of that type", field=field)
 
 
 def set_environment_default(name: str, value: str) -> None:

@@ -167,7 +167,7 @@ def _late(cell: Cell, slo: SloClass, terms: Terms) -> Outcome | None:
         helps = seen.service_us <= terms.deadline_us
         message = (
             f"predicted {seen.wait_us / 1000:.0f} ms of queue, {seen.start_us / 1000:.0f} ms of prefill and "
-            f"{seen.decode_us / 1000:.0f} ms of decode exceed the deadline of {terms.deadline_us / 1000:.0f} ms"
+            f"{seen.decode_us / 1000:.0f} ms of decode exceed the {terms.deadline_us / 1000:.1f} ms left; give a later deadline or a smaller max_tokens"
         )
         return Outcome("deadline", "rejected-deadline", message, bounded(late_us) if helps else 0)
     likely_us = seen.ttft_us * cell.errors["ttft"].headroom

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from octavo.keys import extend_keys, root_of
 
+from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import Keep
@@ -153,6 +154,7 @@ def ended(cell: Cell, request: Request) -> None:
     if (untold := found - sum(preload.source.values())) > 0:
         preload.source["store"] = untold
     preload.source["computed"] = len(request.prompt) - found
+    cell.ledger.book("preload", who_is(request), cost_ms=request.cost.prefill_us / 1000)
     _built(cell, preload, worker)
 
 
