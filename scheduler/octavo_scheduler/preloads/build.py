@@ -45,6 +45,8 @@ def refusal(cell: Cell, tenant: str, name: str, tokens: int) -> str:
             f"cache.preload_reserve_tokens {policy.preload_reserve_tokens}; shorten the documents"
         )
     why = over_quota(cell, tenant, tokens // block_tokens, besides=name)
+    if not why and (refused := cell.tenants.refusal(tenant, tokens, cell.now_us)) is not None:
+        why = refused.message
     return f"texts: {why}" if why else ""
 
 
@@ -76,6 +78,8 @@ def put(cell: Cell, event: PreloadPut) -> None:
         return  # a repeat waits for the same computation
     _withdraw(cell, book.pending.pop(name, None))
     book.pending[name] = preload
+    if not event.restored:
+        cell.tenants.spend(event.tenant, len(event.prompt), cell.now_us)
     build(cell, preload)
 
 
@@ -244,6 +248,7 @@ def set_pinned(cell: Cell, event: PreloadPinned) -> None:
         _let_go(cell, preload)
     elif not preload.held_blocks and preload.request is None:
         preload.state = "building"
+        cell.tenants.spend(event.tenant, len(preload.prompt), cell.now_us)
         build(cell, preload)
 
 
