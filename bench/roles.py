@@ -40,7 +40,7 @@ async def run_setup(folder: Path, roles: Sequence[str], requests: int, rate: flo
         await cluster.up()
         async with GrpcTarget(f"grpc://{cluster.grpc_address}") as target:
             for number, (name, tokens) in enumerate(PROMPTS.items()):
-                shape = Shape(requests, tokens, OUTPUT_TOKENS, 0.3, 0, 1, 1, 0.0, SEED + number)
+                shape = Shape(requests, tokens, OUTPUT_TOKENS, length_spread=0.3, seed=SEED + number)
                 load = Plan(
                     make_workload("random", shape), OpenLoop("poisson", rate, 0.0), seed=SEED, warmup_requests=1
                 )

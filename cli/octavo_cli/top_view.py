@@ -34,7 +34,7 @@ def draw(moment: dict[str, Any], width: int) -> RenderableType:
         parts.append(pools(moment, width))
     parts.append(requests(moment, width))
     if moment["ledger"]:
-        parts.append(ledger(moment["ledger"]))
+        parts.append(ledger(moment["ledger"], moment.get("trials", ())))
     return Group(*parts)
 
 
@@ -166,11 +166,16 @@ def device_us(request: dict[str, Any]) -> float:
     return float(sum(value for name, value in request["cost"].items() if name.endswith("_device_us")))
 
 
-def ledger(rows: Sequence[dict[str, Any]]) -> Text:
-    """What each technique that was used is worth so far."""
+def ledger(rows: Sequence[dict[str, Any]], trials: Sequence[dict[str, Any]] = ()) -> Text:
+    """What each technique that was used is worth so far, and which are switched off for whom."""
     used = [row for row in rows if row["entries"]]
-    words = [f"{row['technique'].replace('_', ' ')} {ms_signed(row['saved_ms'] - row['cost_ms'])}" for row in used]
-    return Text("ledger, net: " + (", ".join(words) or "nothing booked yet"), style="dim")
+    words = [
+        f"{row['technique'].replace('_', ' ')} {ms_signed(row['saved_ms'] - row['cost_ms'] - row['held_ms'])}"
+        for row in used
+    ]
+    off = [f"{row['technique'].replace('_', ' ')} for prompts of {row['prompt']}" for row in trials if row["off"]]
+    said = "ledger, net: " + (", ".join(words) or "nothing booked yet")
+    return Text(said + (f"; off: {', '.join(off)}" if off else ""), style="dim")
 
 
 def ms_signed(value: float) -> str:

@@ -41,10 +41,16 @@ class StepBatch:
 def views(sequences: Iterable[Sequence], block_tokens: int) -> list[SeqView]:
     """What compose() needs of the sequences that could step."""
     return [
-        SeqView(seq.slot, seq.rank, len(seq.tokens), seq.computed, len(seq.blocks) * block_tokens, seq.paused)
+        SeqView(seq.slot, seq.rank, len(seq.tokens), seq.computed, _capacity(seq, block_tokens), seq.paused)
         for seq in sequences
         if not seq.waiting
     ]
+
+
+def _capacity(seq: Sequence, block_tokens: int) -> int:
+    """Positions that it may compute now: what its blocks cover, or what lies before a load."""
+    covered = len(seq.blocks) * block_tokens
+    return min(covered, seq.head_len) if seq.head_len else covered
 
 
 def build_batch(chunks: list[Chunk], by_slot: dict[int, Sequence], table: SlotTable) -> StepBatch:

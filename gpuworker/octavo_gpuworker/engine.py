@@ -211,7 +211,7 @@ class Engine:
             return
         leader = from_admit(order, time.time_ns())
         size = self.pool.block_tokens
-        self.labels.forget(leader.blocks[max(leader.computed, leader.wait_base) // size :])
+        self.labels.forget(leader.blocks[leader.computed // size :])
         for sibling in leader.siblings:
             self.labels.forget(sibling.blocks[sibling.shared_blocks(leader) :])
         for seq in (leader, *leader.siblings):
@@ -261,7 +261,7 @@ class Engine:
         shared = heir.shared_blocks(leader) * self.pool.block_tokens
         heir.computed = min(leader.computed, shared, len(heir.tokens) - 1)
         heir.leader, heir.siblings = 0, others
-        heir.wait_xfer, heir.wait_base = leader.wait_xfer, leader.wait_base
+        heir.wait_xfer, heir.wait_base, heir.joins_len = leader.wait_xfer, leader.wait_base, leader.joins_len
         for other in others:
             other.leader = heir.seq
         leader.siblings = []
@@ -279,9 +279,8 @@ class Engine:
                 self._start_after_load(seq, done.ok_blocks)
 
     def _start_after_load(self, seq: Sequence, ok_blocks: int) -> None:
-        loaded = seq.wait_base + ok_blocks * self.pool.block_tokens
-        seq.computed = min(max(seq.computed, loaded), len(seq.tokens) - 1)
-        seq.wait_xfer, seq.loaded_ns = 0, time.time_ns()
+        seq.load_ended(seq.wait_base + ok_blocks * self.pool.block_tokens)
+        seq.loaded_ns = time.time_ns()
 
     # --- the step --------------------------------------------------------------------------------------------------
 
@@ -310,7 +309,7 @@ class Engine:
         for chunk in chunks:
             seq = self._by_slot[chunk.slot]
             self._start_chunk(seq, chunk, wall_ns)
-            seq.computed = chunk.start + chunk.count
+            seq.reach(chunk.start + chunk.count)
             if len(seq.blocks) * self.pool.block_tokens - seq.computed <= LOW_WATER:
                 self._reporter.runs_low()
             if not chunk.samples:

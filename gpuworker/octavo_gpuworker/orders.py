@@ -190,8 +190,13 @@ class TransferDone:
     bytes: int = 0
     lookup_us: int = 0
     transfer_us: int = 0
+    """From the lookup's end to the last block, what is counted below left out."""
     tier: str = ""
     """Where a load's last whole block came from."""
+    queue_us: int = 0
+    """From its order to the lookup's start."""
+    deserialize_us: int = 0
+    """Of checksums and the write into the pool."""
 
 
 @dataclass(frozen=True, slots=True)

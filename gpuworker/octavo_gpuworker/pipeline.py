@@ -129,7 +129,7 @@ class PipelinedEngine(Engine):
         for chunk in flight.step.chunks:
             seq = self._by_slot[chunk.slot]
             self._start_chunk(seq, chunk, flight.wall_ns)
-            seq.computed = chunk.start + chunk.count
+            seq.reach(chunk.start + chunk.count)
             if chunk.samples and seq.siblings:
                 for sibling in seq.siblings:
                     self._split(seq, sibling)

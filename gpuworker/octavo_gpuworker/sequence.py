@@ -29,6 +29,9 @@ class Sequence:
     paused: bool = False
     wait_xfer: int = 0
     wait_base: int = 0
+    """Where the load begins: it is computed up to there meanwhile."""
+    joins_len: int = 0
+    """A load has ended that brought what lies between wait_base and here, while wait_base was not reached yet."""
     leader: int = 0
     """Another choice of the same prompt prefills for this one; it begins at the end of that prefill."""
     siblings: list[Sequence] = field(default_factory=list)
@@ -50,7 +53,26 @@ class Sequence:
     @property
     def waiting(self) -> bool:
         """It cannot step yet whatever blocks it has: a load that it needs, or its leader's prefill, has not ended."""
-        return self.wait_xfer != 0 or self.leader != 0
+        return self.leader != 0 or (self.wait_xfer != 0 and self.computed >= self.wait_base)
+
+    @property
+    def head_len(self) -> int:
+        """Positions that it may compute before it has joined with a load; 0: all."""
+        return self.wait_base if self.wait_xfer or self.joins_len else 0
+
+    def load_ended(self, loaded_len: int) -> None:
+        """Positions from wait_base to `loaded_len` hold what they should: it goes on behind them, once it is there."""
+        self.wait_xfer = 0
+        if self.computed >= self.wait_base:
+            self.computed = min(max(self.computed, loaded_len), len(self.tokens) - 1)
+        elif loaded_len > self.wait_base:
+            self.joins_len = loaded_len
+
+    def reach(self, computed: int) -> None:
+        """Positions up to `computed` are written, and those of a load that joins there."""
+        self.computed = computed
+        if self.joins_len and computed >= self.wait_base:
+            self.computed, self.joins_len = min(max(computed, self.joins_len), len(self.tokens) - 1), 0
 
     @property
     def output_len(self) -> int:

@@ -51,6 +51,7 @@ class Progress:
     ok: int = 0
     bytes: int = 0
     looked_up_ns: int = 0
+    deserialize_ns: int = 0
     lease: int = 0
     tier: str = ""
 
@@ -165,7 +166,7 @@ class Transfers:
 
     def start(self, order: OffloadOrder | LoadOrder) -> None:
         """Begins a transfer; may be called from the step thread."""
-        self._loop.call_soon_threadsafe(self._start, order)
+        self._loop.call_soon_threadsafe(self._start, order, time.monotonic_ns())
 
     async def quiesce(self) -> None:
         """Cancels what runs and waits until no copy touches the pool any more. What was cancelled is not told: its epoch is over."""
@@ -198,12 +199,12 @@ class Transfers:
         if self._channel is not None:
             await self._channel.close(None)
 
-    def _start(self, order: OffloadOrder | LoadOrder) -> None:
-        task = self._loop.create_task(self._run(order))
+    def _start(self, order: OffloadOrder | LoadOrder, ordered_ns: int) -> None:
+        task = self._loop.create_task(self._run(order, ordered_ns))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, order: OffloadOrder | LoadOrder) -> None:
+    async def _run(self, order: OffloadOrder | LoadOrder, ordered_ns: int) -> None:
         """One transfer, and its end whatever became of it."""
         began_ns = time.monotonic_ns()
         progress = Progress(looked_up_ns=began_ns)
@@ -227,8 +228,23 @@ class Transfers:
         except Exception:
             log.exception("transfer %d failed after %d blocks", order.xfer_id, progress.ok)
         lookup_us = (progress.looked_up_ns - began_ns) // 1000
-        transfer_us = (time.monotonic_ns() - progress.looked_up_ns) // 1000
-        self._post([TransferDone(order.xfer_id, progress.ok, progress.bytes, lookup_us, transfer_us, progress.tier)])
+        deserialize_us = progress.deserialize_ns // 1000
+        transfer_us = (time.monotonic_ns() - progress.looked_up_ns) // 1000 - deserialize_us
+        queue_us = max(0, began_ns - ordered_ns) // 1000
+        self._post(
+            [
+                TransferDone(
+                    order.xfer_id,
+                    progress.ok,
+                    progress.bytes,
+                    lookup_us,
+                    max(0, transfer_us),
+                    progress.tier,
+                    queue_us,
+                    deserialize_us,
+                )
+            ]
+        )
         self._later(self._unpin(progress.lease))  # on its own: what cancels this transfer must not cancel that
 
     def _stub(self) -> Any:
@@ -299,11 +315,13 @@ class Transfers:
             for block in run:
                 if isinstance(block, Exception):
                     raise block
+                began_ns = time.monotonic_ns()
                 if block is None or progress.ok == len(keys) or not self._whole(block, keys[progress.ok]):
                     return False
                 self._post([LoadedBlock(order.xfer_id, order.blocks[progress.ok], block.payload)])
                 progress.ok, progress.tier = progress.ok + 1, block.tier
                 progress.bytes += len(block.payload)
+                progress.deserialize_ns += time.monotonic_ns() - began_ns
         return True
 
     async def _take_slots(self, order: LoadOrder, slots: Sequence[Any], tier: str, progress: Progress) -> bool:

@@ -142,6 +142,8 @@ def report_to(report: Report) -> pb.Report:
                 lookup_us=t.lookup_us,
                 transfer_us=t.transfer_us,
                 tier=t.tier,
+                queue_us=t.queue_us,
+                deserialize_us=t.deserialize_us,
             )
             for t in report.transfers_done
         ],

@@ -69,7 +69,8 @@ class ArenaDesk:
     def begin_lease(self, client: int, lease: int) -> None:
         """What is lent for this lease from now on comes back with its end."""
         with self._lock:
-            self._leases[lease] = (client, [])
+            if client in self._clients:  # not found dead since it asked
+                self._leases[lease] = (client, [])
 
     def lend(
         self, client: int, lease: int, keys: Sequence[bytes], layout: bytes, *, exact: bool = False
@@ -94,7 +95,10 @@ class ArenaDesk:
     ) -> list[SlotRef]:
         """A slot for each leading key, of length 0 where the key is held already, as long as there is room."""
         fresh = [key for key in dict.fromkeys(keys) if not self._store.contains(key, layout)]
-        slots, evicted = self._arena.reserve(client, fresh, length, namespace)
+        with self._lock:  # a client that is found dead from here on gives back what it gets now
+            if client not in self._clients:
+                return []
+            slots, evicted = self._arena.reserve(client, fresh, length, namespace)
         self._store.reconcile(evicted)
         given = dict(zip(fresh, slots, strict=False))
         refs: list[SlotRef] = []

@@ -39,6 +39,10 @@ STORE: Final = (
     Instrument(PREFIX + "write_behind_refused", "counter", "Blocks that the NVMe tier did not take."),
     Instrument(PREFIX + "promotions", "counter", "Blocks lifted into DRAM by a read from below."),
     Instrument(PREFIX + "prefetched", "counter", "Blocks lifted into DRAM for a request that still waited."),
+    Instrument(PREFIX + "prefetch_used", "counter", "Of these, the ones that a load then asked for."),
+    Instrument(
+        PREFIX + "prefetch_wasted", "counter", "Of these, the ones that left DRAM before anybody asked for them."
+    ),
     Instrument(PREFIX + "erasures_due", "gauge", "Keys of forgotten tenants that could not be destroyed yet."),
     Instrument(PREFIX + "demotions", "counter", "Blocks that left DRAM and are still held below."),
 )

@@ -19,6 +19,7 @@ from octavo_kvstore.events import EventLog
 from octavo_kvstore.holdings import Holdings
 from octavo_kvstore.index import Clock
 from octavo_kvstore.pins import PinTable
+from octavo_kvstore.prefetch_marks import PrefetchMarks
 from octavo_kvstore.tier import Put, Tier, TierStats
 from octavo_kvstore.tiers.arena import SLOT_COUNTS, ArenaTier
 from octavo_kvstore.writebehind import WriteBehind
@@ -67,6 +68,7 @@ class Store:
         self._erasures: list[tuple[Tier, bytes]] = []
         self.more_counters: list[Callable[[], Mapping[str, float]]] = []
         self.corrupt_puts = self.promotions = self.demotions = self.prefetched = 0
+        self.marks = PrefetchMarks()
         below = [tier for tier in (nvme, shared) if tier is not None]
         self._below = [(tier, WriteBehind(tier, write_behind_bytes, self.reconcile)) for tier in below]
         self._tiers = [tier for tier in (dram, *below) if tier is not None]
@@ -244,6 +246,7 @@ class Store:
 
         With an `owner` the lease has no time of its own (PinTable).
         """
+        self.marks.asked(keys)
         for key in keys:
             check_key(key)
         # pin first and look afterwards: what is seen then cannot be evicted any more
@@ -307,6 +310,7 @@ class Store:
             if found is None:
                 break
             lifted += 1
+            self.marks.lifted(key)
             room -= len(found.block.payload)
             if room < len(found.block.payload):
                 break
@@ -358,6 +362,7 @@ class Store:
 
     def _note_demoted(self, evicted: Sequence[bytes]) -> None:
         """Counts the blocks that left DRAM and are still held below it."""
+        self.marks.gone(evicted)
         below = [place for pair in self._below for place in pair]
         self.demotions += sum(any(place.contains(key) for place in below) for key in evicted)
 
@@ -386,6 +391,8 @@ class Store:
             "promotions": float(self.promotions),
             "demotions": float(self.demotions),
             "prefetched": float(self.prefetched),
+            "prefetch_used": float(self.marks.used),
+            "prefetch_wasted": float(self.marks.wasted),
             "erasures_due": float(len(self._erasures)),
             **{name: float(count) for name, count in self._slot_counts().items()},
             "write_behind_bytes": float(sum(queue.waiting_bytes for queue in queues)),

@@ -21,7 +21,7 @@ def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
     return BlockMeta(
         message.namespace,
         math.ceil(now_s + message.ttl_us / 1e6) if message.ttl_us else 0,
-        int(now_s - message.age_us / 1e6) if message.age_us else 0,
+        max(0, int(now_s - message.age_us / 1e6)) if message.age_us else 0,
         message.priority,
         message.pinned,
         message.recompute_us,

@@ -138,6 +138,8 @@ class Scheduler:
     """Queue limit in KV tokens that the waiting requests are expected to hold (prompt and predicted output); 0: none."""
     max_waiting_gpu_s: float = 0.0
     """Queue limit in predicted worker time of the waiting requests, seconds per worker; 0: none."""
+    counterfactual_share: float = 0.01
+    """Share of the requests that go without a technique (each technique for itself, by a hash of the request id), so that the ledger can hold what it is said to save against them; 0: none."""
     max_overcommit: float = 4.0
     """Most that running sequences may come to hold if each ran to its max_tokens, in sizes of the pool."""
     recovery_grace_s: float = 10.0
@@ -190,6 +192,8 @@ class Cache:
     """Compression below DRAM and between hosts, where encode + transfer + decode is faster than the plain bytes. All are lossy, and off for workers with engine.deterministic."""
     encryption: Literal["off", "aes-gcm"] = "off"
     """Encryption of what the nvme and valkey tiers keep, with a key per tenant derived from deployment.secret."""
+    load_path: Literal["auto", "load", "recompute", "overlap"] = "auto"
+    """How a prompt gets what the kvstore holds of it: by predicted time, or always one way; overlap computes the head while the tail is loaded."""
     blending: bool = False
     """Reuse chunks at other positions."""
     pin_share: float = 0.5
@@ -359,6 +363,10 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.max_waiting_gpu_s": 0,
         "scheduler.max_overcommit": 1,
         "scheduler.worker_silence_s": 0.5,
+        "scheduler.recovery_grace_s": 0,
+        "scheduler.orphan_grace_s": 0,
+        "scheduler.registry_ttl_s": 0,
+        "scheduler.registry_bytes": 0,
         "scheduler.progress_timeout_s": 0.1,
         "cache.dram_bytes": 0,
         "cache.valkey_bytes": 0,
@@ -367,6 +375,9 @@ def check_values(manifest: Manifest) -> None:
         "kvstore.write_behind_bytes": 0,
         "gateway.slow_client_timeout_s": 0.1,
         "gateway.max_body_bytes": 1024,
+        "gateway.connect_grace_s": 0,
+        "gateway.max_stop_strings": 0,
+        "gateway.max_logprobs": 0,
         "release_gate.bench_requests": 0,
         "release_gate.max_ttft_p99_ms": 0,
         "release_gate.max_itl_p99_ms": 0,
@@ -381,6 +392,11 @@ def check_values(manifest: Manifest) -> None:
     if not 0 <= sample <= 1:
         raise ManifestError(
             f"observability.trace_sample: {sample!r} must lie in [0, 1]", field="observability.trace_sample"
+        )
+    if not 0 <= manifest.scheduler.counterfactual_share <= 0.5:
+        raise ManifestError(
+            f"scheduler.counterfactual_share: {manifest.scheduler.counterfactual_share!r} must lie in [0, 0.5]",
+            field="scheduler.counterfactual_share",
         )
     if not 0 <= manifest.cache.pin_share <= 1:
         raise ManifestError(

@@ -7,7 +7,10 @@ output length, not from max_tokens; a request on an idle worker may use the marg
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
+from octavo_scheduler.books.path import NOTHING_TO_LOAD, Path, Way
+from octavo_scheduler.books.paths import choose_path, link_wait_us, work_of
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.orders import LoadSource
@@ -34,6 +37,16 @@ class Plan:
     waits: bool = False  # it does not fit yet, and is better than any that does
     spreads: bool = False  # another worker holds more of the prompt
     sources: list[LoadSource] = field(default_factory=list)  # of load_keys that only other hosts hold
+    path: Path | None = None  # how it gets what a kvstore holds of it
+    other_way: bool = False  # its path is not the one that was predicted to be the best (books/trial.py)
+    routed_us: float = 0.0  # predicted time to the first token on the least busy worker, less that on this one
+    spread_us: float = 0.0  # ... on the one that holds most of the prompt, less that on this one
+    spread_tokens: int = 0  # that this one computes and that one has
+
+    @property
+    def head_blocks(self) -> int:
+        """Blocks between `matched` and the load that it computes meanwhile."""
+        return self.path.head if self.path is not None else 0
 
     @property
     def sibling_blocks(self) -> int:
@@ -93,24 +106,47 @@ def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes
     return (request.prompt_keys + choice.output_keys)[:limit]
 
 
-def load_run(
-    worker: Worker, keys: list[bytes], matched: int, policy: Policy, reach: Reach | None, handed: bool = False
-) -> tuple[int, float]:
-    """How many blocks after the `matched` ones are to be loaded, and the predicted time of that.
+def load_path(
+    worker: Worker,
+    keys: list[bytes],
+    matched: int,
+    policy: Policy,
+    reach: Reach | None,
+    length: int = 0,
+    *,
+    now_us: int = 0,
+    overlap: bool = False,
+    forced: Way | None = None,
+    other_way: bool = False,
+) -> Path:
+    """How a prompt of `length` tokens (0: a token more than its keys) gets what follows the `matched` blocks.
 
-    All that the host's kvstore and its peers hold, or what it holds itself, or nothing. What was `handed` over is loaded in
-    any case: that it pays was weighed before it was prefilled elsewhere.
+    Loaded is all that the host's kvstore and its peers hold, or what it holds itself, whichever is sooner there, or
+    nothing. `forced`: what was handed over is loaded in any case, as that it pays was weighed before it was prefilled
+    elsewhere. `other_way`: a trial does what the prediction does not say.
     """
-    if reach is None:
-        return 0, 0.0
-    near, whole = reach.run(keys, matched)
+    near, whole = reach.run(keys, matched) if reach is not None else (0, 0)
+    if not whole:
+        return NOTHING_TO_LOAD
+    work = work_of(worker, policy)
+    length = length or len(keys) * worker.block_tokens + 1
+    wait_us = link_wait_us(worker, now_us)
+
+    def load_us(first: int, count: int) -> float:
+        close = max(0, min(near, first + count) - first)
+        return wait_us + load_time_us(worker, close, count - close)
+
+    forced = forced or (None if policy.load_path == "auto" else cast(Way, policy.load_path))
+    best: Path | None = None
     for run in dict.fromkeys((whole, near)):
-        load_us = load_time_us(worker, min(near, run), max(0, run - near))
-        if run and (
-            handed or load_us < worker.costs.predict_prefill_us(run * worker.block_tokens, policy.budget_alone)
-        ):
-            return run, load_us
-    return 0, 0.0
+        path = choose_path(work, length, matched, run, load_us, overlap=overlap, forced=forced)
+        if best is None or path.first_token_us < best.first_token_us:
+            best = path
+    assert best is not None
+    if other_way:
+        way: Way = "load" if best.way == "recompute" else "recompute"
+        best = choose_path(work, length, matched, whole, load_us, overlap=False, forced=way)
+    return best
 
 
 def make_plan(
@@ -120,14 +156,29 @@ def make_plan(
     policy: Policy,
     history: OutputHistory,
     reach: Reach | None,
+    now_us: int = 0,
+    forced: Way | None = None,
+    other_way: bool = False,
 ) -> Plan:
     """What admitting `choices` (the leader first, with its usable keys) on `worker` takes. Changes nothing."""
     leader = choices[0]
     request = leader.request
     block_tokens = worker.block_tokens
     matched = worker.index.match(keys, len(keys))
-    loads, _ = load_run(worker, keys, len(matched), policy, reach, request.handoff is not None)
-    load_keys = keys[len(matched) : len(matched) + loads]
+    simple = len(choices) == 1 and request.handoff is None and not request.swapped
+    path = load_path(
+        worker,
+        keys,
+        len(matched),
+        policy,
+        reach,
+        leader.length,
+        now_us=now_us,
+        overlap=simple,
+        forced="load" if request.handoff is not None else forced,
+        other_way=other_way,
+    )
+    load_keys = keys[len(matched) + path.head : len(matched) + path.run]
     sources = reach.sources(load_keys) if reach is not None and reach.peers and load_keys else []
     positions = max_positions(request)
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
@@ -140,7 +191,21 @@ def make_plan(
     target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
     worst = len(choices) * (blocks_for(positions, block_tokens) - table)
     growth = len(choices) * max(0, target - table)
-    return Plan(worker, choices, keys, matched, load_keys, table, shared, need, growth, worst, sources=sources)
+    return Plan(
+        worker,
+        choices,
+        keys,
+        matched,
+        load_keys,
+        table,
+        shared,
+        need,
+        growth,
+        worst,
+        sources=sources,
+        path=path,
+        other_way=other_way,
+    )
 
 
 def load_time_us(worker: Worker, near: int, far: int) -> float:

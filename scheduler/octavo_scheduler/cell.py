@@ -6,9 +6,10 @@ import heapq
 from collections import Counter, OrderedDict
 from typing import Literal
 
+from octavo_scheduler.books.ledger import Ledger
+from octavo_scheduler.books.switches import Switches
 from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
 from octavo_scheduler.history import OutputHistory
-from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.limits.accuracy import Correction, CorrectionByLength, Errors
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
@@ -175,6 +176,7 @@ class Cell:
         "running_priorities",
         "start_correction",
         "started_us",
+        "switches",
         "tenants",
         "tenants_about",
         "timers",
@@ -191,6 +193,7 @@ class Cell:
         self.timers = Timers()
         self.history = OutputHistory(policy.default_output_tokens)
         self.ledger = Ledger()
+        self.switches = Switches()
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()
@@ -259,6 +262,10 @@ class Cell:
         """Hands a fact to the shell, which may make a span of it."""
         attributes["octavo.request_id"] = request.request_id
         self.effects.facts.append(Fact(name, request.traceparent, start_us, end_us, attributes))
+
+    def uses(self, technique: str, request: Request) -> bool:
+        """Whether this request goes with a technique: its switch and its trial decide (books/switches.py)."""
+        return not (self.switches.any_off or request.sampled) or self.switches.uses(technique, request)
 
     @property
     def in_grace(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
+from octavo_scheduler.books import entries
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
 from octavo_scheduler.events import (
@@ -379,6 +380,8 @@ class Core:
             else:
                 worker.healthy = worker.is_well(cell.now_us)
                 worker.index.expire(cell.now_us)
+                entries.price(cell, worker)
+                entries.settle(cell, worker)
         cell.registry.expire(cell.now_us)
         pauses.tick(cell)
         cell.caching.drop_ended_pins()

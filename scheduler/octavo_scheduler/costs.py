@@ -11,6 +11,9 @@ from octavo_scheduler.events import Calibration
 
 _LEARNING_RATE = 0.05
 _EMA = 0.1
+_LINK_EMA, _LINK_EMA_CHANGED = 0.3, 0.6
+_LINK_CHANGED = 2.0
+"""A transfer so many times faster or slower than believed is news of the link rather than noise."""
 PEER_BYTES_PER_US, PEER_FIXED_US = 100.0, 3000.0
 """Of blocks from another host until one was fetched: a 1 Gbit/s network."""
 
@@ -72,13 +75,18 @@ class StepCosts:
 
 
 class LinkCosts:
-    """Fixed cost and bandwidth of a worker's tier link, refined by every whole transfer."""
+    """Fixed cost and bandwidth of a worker's tier link, refined by every whole transfer.
 
-    __slots__ = ("bytes_per_us", "fixed_us")
+    The bandwidth is a geometric mean of the latest transfers: a link that becomes ten times slower is noticed as soon as
+    one that becomes ten times faster.
+    """
+
+    __slots__ = ("bytes_per_us", "fixed_us", "observed")
 
     def __init__(self, bytes_per_us: float = 500.0, fixed_us: float = 1000.0) -> None:
         self.bytes_per_us = bytes_per_us
         self.fixed_us = fixed_us
+        self.observed = 0
 
     def predict_us(self, size_bytes: int) -> float:
         """Predicted time of one transfer."""
@@ -87,5 +95,9 @@ class LinkCosts:
     def observe(self, size_bytes: int, lookup_us: int, transfer_us: int) -> None:
         """Learns from one finished transfer."""
         if size_bytes > 0 and transfer_us > 0:
-            self.bytes_per_us += _EMA * (size_bytes / transfer_us - self.bytes_per_us)
-            self.fixed_us += _EMA * (lookup_us - self.fixed_us)
+            self.observed += 1
+            ratio = size_bytes / transfer_us / self.bytes_per_us
+            changed = not 1 / _LINK_CHANGED < ratio < _LINK_CHANGED
+            weight = max(_LINK_EMA_CHANGED if changed else _LINK_EMA, 1 / self.observed)
+            self.bytes_per_us *= ratio**weight
+            self.fixed_us += weight * (lookup_us - self.fixed_us)

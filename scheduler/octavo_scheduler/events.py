@@ -189,6 +189,8 @@ class TransferDone:
     lookup_us: int = 0
     transfer_us: int = 0
     tier: str = ""
+    queue_us: int = 0  # from the order to the lookup's start
+    deserialize_us: int = 0  # checksums and the write into the pool, not part of transfer_us
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
+from octavo_scheduler.books.holding import Holding
 from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.orders import Order
@@ -51,6 +52,7 @@ class Worker:
         "handed_over",
         "healthy",
         "hello",
+        "holding",
         "hungry",
         "index",
         "joined_us",
@@ -60,6 +62,7 @@ class Worker:
         "last_report_us",
         "leave_ordered",
         "link",
+        "loads_seen",
         "max_seqs",
         "of_tenant",
         "offload_candidates",
@@ -80,6 +83,7 @@ class Worker:
         "starved",
         "steps",
         "store_id",
+        "tier_links",
         "transfers",
         "ungranted",
         "worker_id",
@@ -131,6 +135,9 @@ class Worker:
         self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
         self.link = LinkCosts()
+        self.loads_seen = False
+        self.tier_links: dict[str, LinkCosts] = {}  # by the tier that loads came from
+        self.holding = Holding(hello.now_us)
         self.peer_link = LinkCosts(PEER_BYTES_PER_US, PEER_FIXED_US)
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
@@ -140,6 +147,7 @@ class Worker:
 
     def _forgotten(self, block: int) -> None:
         self.offload_candidates.pop(block, None)
+        self.holding.leave((block,))
         self.evicted += 1
         self.evictions["shrink"] += 1  # unless take() has another name for it
 
@@ -203,7 +211,7 @@ class Worker:
     def note_behind(self, sequence: Sequence, gone: bool = False) -> None:
         """What `sequence` has still to prefill has changed."""
         over = gone or sequence.stopping
-        behind = 0 if over else max(0, sequence.length - sequence.computed_len - 1)
+        behind = 0 if over else max(0, sequence.length - sequence.computed_len - 1 - sequence.join_tokens)
         self.backlog += behind - sequence.behind
         sequence.behind = behind
 

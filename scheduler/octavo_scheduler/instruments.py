@@ -165,9 +165,32 @@ HANDOFF_GAUGES: Final = (
 LEDGER: Final = (
     ("ledger_entries", "Entries of the ledger."),
     ("ledger_saved_ms", "Milliseconds saved, as the cost model estimates."),
-    ("ledger_cost_ms", "Milliseconds spent."),
+    ("ledger_cost_ms", "Milliseconds spent: lookup, routing, transfers, what was computed for it."),
+    (
+        "ledger_held_ms",
+        "Milliseconds of workers that cached blocks stood for while they were held: block-seconds at their price.",
+    ),
+    ("ledger_hits", "Requests that the technique gave something."),
+    ("ledger_hit_tokens", "Prompt tokens that it gave them."),
     ("ledger_saved_bytes", "Bytes not computed or moved."),
     ("ledger_cost_bytes", "Bytes moved."),
+)
+
+LEDGER_TENANT_NET: Final = Instrument(
+    PREFIX + "ledger_tenant_net_ms", "gauge", "Saved less spent and held so far.", ("technique", "tenant")
+)
+LEDGER_SWITCHES: Final = (
+    Instrument(PREFIX + "ledger_off", "gauge", "1: switched off for prompts of this length.", ("technique", "prompt")),
+    Instrument(
+        PREFIX + "ledger_calibration_ratio",
+        "gauge",
+        "Saved as requests without the technique show it, over saved as estimated.",
+        ("technique", "prompt"),
+    ),
+)
+TIER_RATES: Final = (
+    Instrument(PREFIX + "tier_load_bytes_per_second", "gauge", "Loads from a tier, as measured.", ("worker", "tier")),
+    Instrument(PREFIX + "tier_load_lookup_seconds", "gauge", "Their lookup, as measured.", ("worker", "tier")),
 )
 
 TENANT_GAUGES: Final = (
@@ -188,6 +211,9 @@ SCRAPED: Final = (
     *(Instrument(PREFIX + name, "gauge", text, ("role",)) for name, text in POOL_GAUGES),
     *(Instrument(PREFIX + name, "gauge", text) for name, text in HANDOFF_GAUGES),
     *(Instrument(PREFIX + name, "counter", text, ("technique",)) for name, text in LEDGER),
+    LEDGER_TENANT_NET,
+    *LEDGER_SWITCHES,
+    *TIER_RATES,
 )
 """Read from the core when they are scraped."""
 
@@ -210,6 +236,26 @@ OBSERVED: Final = (
     ),
     Instrument(PREFIX + "kv_load_seconds", "histogram", "Loads from a kvstore, by tier.", ("tier",), SHORT_BUCKETS),
     Instrument(PREFIX + "kv_load_bytes", "counter", "Bytes that loads brought, by tier.", ("tier",)),
+    Instrument(
+        PREFIX + "kv_load_decisions",
+        "counter",
+        "Loads that ended, by the way that was taken: load, or overlap (the head computed meanwhile).",
+        ("decision",),
+    ),
+    Instrument(
+        PREFIX + "kv_load_part_seconds",
+        "histogram",
+        "Parts of a load: lookup, queue, transfer, deserialize, and the prefill of what follows it (suffix_prefill).",
+        ("part",),
+        SHORT_BUCKETS,
+    ),
+    Instrument(
+        PREFIX + "kv_load_prediction_error_ratio",
+        "histogram",
+        "|predicted - actual| / actual time to the first token of requests that load.",
+        (),
+        RATIO_BUCKETS,
+    ),
     Instrument(
         PREFIX + "cancel_seconds", "histogram", "Cancel or deadline to the last block back.", ("reason",), SHORT_BUCKETS
     ),

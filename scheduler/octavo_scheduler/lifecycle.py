@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo_scheduler.admission import least_blocks
+from octavo_scheduler.books.trial import sampled_for
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue_all
 from octavo_scheduler.events import (
@@ -177,6 +178,7 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         deadline_us=now + terms.deadline_us if terms.deadline_us else 0,
         traceparent=event.traceparent,
         idempotency_key=event.idempotency_key,
+        sampled=sampled_for(event.request_id, cell.policy.counterfactual_share),
         body_hash=event.body_hash,
         gateway_state=event.gateway_state,
         resubmitted=event.attempt > 1 and cell.in_grace,

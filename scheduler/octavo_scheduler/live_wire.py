@@ -11,6 +11,7 @@ from typing import TypeVar
 from octavo.v1 import kvstore_pb2
 from octavo.v1 import scheduler_pb2 as pb
 
+from octavo_scheduler.books.ledger_wire import ledger_row, totals, trial_rows
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.connections import TierFill
 from octavo_scheduler.costing import cost_now
@@ -75,17 +76,8 @@ def live(driver: Driver, max_requests: int) -> pb.GetLiveResponse:
         ],
         requests_waiting=len(cell.queue),
         requests_running=len(running),
-        ledger=[
-            pb.LedgerRow(
-                technique=name,
-                entries=book.entries,
-                saved_ms=book.saved_ms,
-                cost_ms=book.cost_ms,
-                saved_bytes=book.saved_bytes,
-                cost_bytes=book.cost_bytes,
-            )
-            for name, book in cell.ledger.books.items()
-        ],
+        ledger=[ledger_row(name, book) for name, book in totals(cell).items()],
+        trials=trial_rows(cell),
         slo_classes=[
             pb.SloTarget(name=item.name, ttft_ms=item.ttft_ms, itl_p99_ms=item.itl_p99_ms)
             for item in cell.classes.values()

@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from octavo_scheduler.admission import blocks_for
+from octavo_scheduler.books.ledger_wire import ledger_figures, totals
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.fleet import Worker
@@ -51,9 +52,11 @@ def figures(cell: Cell) -> dict[str, dict[tuple[str, ...], float]]:
         name: {(): flat[name]} for name, _text in (*CELL_COUNTERS, *CELL_GAUGES)
     }
     values["busy_seconds"] = {(phase,): flat[f"{phase}_busy_us"] / _SECOND_US for phase in ("prefill", "decode")}
+    books = totals(cell)
     for name, _text in LEDGER:
         figure = name.removeprefix("ledger_")
-        values[name] = {(technique,): getattr(book, figure) for technique, book in cell.ledger.books.items()}
+        values[name] = {(technique,): getattr(book, figure) for technique, book in books.items()}
+    values |= ledger_figures(cell)
     values["evictions"] = {(reason,): count for reason, count in cell.evictions().items()}
     tenants = [row for row in tenant_rows(cell) if cell.tenants.is_limited(row.tenant)]
     values["tenant_requests"] = {(row.tenant,): row.requests for row in tenants}
@@ -156,12 +159,23 @@ class FactMetrics:
                 tier = str(said["tier"])
                 self._histogram("kv_load_seconds").labels(tier).observe(seconds)
                 self._of.counter(PREFIX + "kv_load_bytes").labels(tier).inc(float(said["bytes"]))
+                self._load(said)
             case "cancel":
                 self._histogram("cancel_seconds").labels(str(said["reason"])).observe(seconds)
             case "rejected":
                 self._ended().labels("rejected", str(said["reason"]), "").inc()
             case "request_end":
                 self._request_end(said, fact.end_us - fact.start_us)
+
+    def _load(self, said: dict[str, str | int | float]) -> None:
+        self._of.counter(PREFIX + "kv_load_decisions").labels(str(said["decision"])).inc()
+        for part in ("lookup", "queue", "transfer", "deserialize", "suffix_prefill"):
+            if f"{part}_ms" in said:
+                self._histogram("kv_load_part_seconds").labels(part).observe(float(said[f"{part}_ms"]) / 1000)
+        took_ms = float(said.get("first_token_ms", 0))
+        if took_ms and "predicted_first_token_ms" in said:
+            error = abs(float(said["predicted_first_token_ms"]) - took_ms) / took_ms
+            self._histogram("kv_load_prediction_error_ratio").observe(error)
 
     def _request_end(self, said: dict[str, str | int | float], took_us: int) -> None:
         self._ended().labels(str(said["outcome"]), str(said["reason"]), str(said["slo_class"])).inc()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 
 from octavo_scheduler import lifecycle
-from octavo_scheduler.admission import Plan, blocks_for, fits, load_run, make_plan, next_group, usable_keys
+from octavo_scheduler.admission import Plan, blocks_for, fits, load_path, make_plan, next_group, usable_keys
+from octavo_scheduler.books.path import Way
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.moves.offer import offer, pays, possible, split_roles, waits_for_credit
+from octavo_scheduler.moves.offer import BOTH, offer, pays, possible, split_roles, waits_for_credit
 from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.routing import pressure_us, room_in_us, score_us
@@ -39,9 +40,13 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if not any(worker.free_slots for worker in accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
+    if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
+        keys = []
     serving, sources = split_roles(accepting)
     plan = _best_on(cell, request, serving, group, keys)
     if not sources or request in cell.arriving or not possible(cell, group, keys):
+        return plan
+    if plan is not None and plan.worker.role == BOTH and not cell.uses("handoff", request):
         return plan
     handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
     if handed is None:
@@ -57,8 +62,10 @@ def _best_on(
         return None
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)
-    rated = _rated(cell, accepting, keys, group[0].length)
+    routed = cell.uses("routing", request)
+    rated = _rated(cell, accepting, keys if routed else [], group[0].length)
     most = max([cached for _cost_us, _at, cached in rated])
+    elsewhere = _elsewhere(accepting, rated) if most else (0.0, 0.0)
     first: Plan | None = None
     first_us = 0.0
     # a worker is costly to plan for and cheap to rate, and the cheapest one mostly has room
@@ -71,6 +78,9 @@ def _best_on(
                 first.waits = True
                 return first
             plan.spreads = cached < most
+            if most:
+                plan.routed_us, plan.spread_us = elsewhere[0] - cost_us, elsewhere[1] - cost_us
+                plan.spread_tokens = (most - cached) * plan.worker.block_tokens
             return plan
         if first is None:
             first, first_us = plan, cost_us
@@ -97,7 +107,26 @@ def plans(cell: Cell, request: Request) -> list[Plan]:
 
 
 def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
-    return make_plan(worker, group, keys, cell.policy, cell.history, cell.fleet.reach_of(worker, cell.now_us))
+    request = group[0].request
+    reach = cell.fleet.reach_of(worker, cell.now_us)
+    forced: Way | None = None
+    other_way = False
+    by_cost = cell.policy.load_path == "auto" and request.handoff is None and not request.swapped
+    if reach is not None and by_cost:
+        sampled = "tier_load" in request.sampled
+        if cell.switches.is_off("tier_load", request):
+            forced, reach = "load", reach if sampled else None
+        else:
+            other_way = sampled
+    now_us = cell.now_us
+    return make_plan(worker, group, keys, cell.policy, cell.history, reach, now_us, forced=forced, other_way=other_way)
+
+
+def _elsewhere(workers: list[Worker], rated: list[Rating]) -> tuple[float, float]:
+    """The cost on the least busy worker, and on the one that holds most of the prompt."""
+    idle = min(range(len(workers)), key=lambda at: (workers[at].backlog, len(workers[at].sequences)))
+    holder = max(rated, key=lambda rating: rating[2])
+    return rated[idle][0], holder[0]
 
 
 def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) -> list[Rating]:
@@ -123,8 +152,9 @@ def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -
     new_blocks = blocks_for(length + 1, worker.block_tokens) - cached
     load_us = 0.0
     if worker.store_id:
-        loads, load_us = load_run(worker, keys, cached, policy, cell.fleet.reach_of(worker, cell.now_us))
-        cached += loads
+        reach = cell.fleet.reach_of(worker, cell.now_us)
+        path = load_path(worker, keys, cached, policy, reach, length, now_us=cell.now_us)
+        cached, load_us = cached + path.run, path.load_us
     if worker.computing:
         joins = _join_run(worker, keys, cached)
         cached += joins
@@ -148,14 +178,15 @@ def waits_for_join(cell: Cell, request: Request, plan: Plan) -> bool:
 
     One's own prefill would stand behind what is queued there, the other's included.
     """
-    if not cell.policy.join_prefill or not plan.worker.computing:
+    if not cell.policy.join_prefill or not plan.worker.computing or not cell.uses("join", request):
         return False
-    if not _join_run(plan.worker, plan.keys, len(plan.matched) + len(plan.load_keys)):
+    if not _join_run(plan.worker, plan.keys, len(plan.matched) + plan.head_blocks + len(plan.load_keys)):
         return False
     if request.join_until_us < 0:
         worker, budget = plan.worker, cell.policy.max_num_batched_tokens
         running = len(worker.sequences)
         own_us = score_us(plan.uncached_tokens(), worker.backlog, running, 0.0, worker.costs, budget)
         request.join_until_us = cell.now_us + max(1, int(own_us))
+        request.join_since_us, request.join_matched = cell.now_us, len(plan.matched)
         cell.timers.at(request.join_until_us, "join", request)
     return cell.now_us < request.join_until_us

@@ -58,6 +58,10 @@ class Policy:
     max_offloads_in_flight: int = 2
     pause: str = "auto"
     """What becomes of the KV of a client that pauses: keep, offload, drop, or auto, by cost."""
+    load_path: str = "auto"
+    """How a prompt gets what a kvstore holds of it: load, recompute, overlap, or auto, by predicted time."""
+    counterfactual_share: float = 0.0
+    """Share of the requests that go without a technique, each technique for itself, to check what it is said to save."""
     swap: bool = True
     """A preempted sequence's blocks may go to the kvstore instead of being computed again."""
     max_losses: int = 5

@@ -5,7 +5,7 @@ A hint and no order: nothing waits for it, and a load that comes earlier finds t
 
 from __future__ import annotations
 
-from octavo_scheduler.admission import load_run, usable_keys
+from octavo_scheduler.admission import load_path, usable_keys
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Request
@@ -25,10 +25,9 @@ def hint(cell: Cell, request: Request) -> None:
             continue
         keys = usable_keys(waiting[0], worker.block_tokens, cell.policy)
         matched = worker.index.match_len(keys, len(keys))
-        wanted, _load_us = load_run(
-            worker, keys, matched, cell.policy, Reach(reach.own)
-        )  # peers' blocks are not on its disk
-        run = min(wanted, MAX_HINT_KEYS)
+        own = Reach(reach.own)  # peers' blocks are not on its disk
+        path = load_path(worker, keys, matched, cell.policy, own, waiting[0].length, now_us=cell.now_us)
+        run = min(path.run, MAX_HINT_KEYS)
         if run:
             told.add(reach.own.store_id)
             cell.effects.prefetch.append((reach.own.store_id, keys[matched : matched + run]))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
+from octavo_scheduler.books import entries
+from octavo_scheduler.books.book import NOBODY, who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
+from octavo_scheduler.costs import LinkCosts
 from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
@@ -18,6 +21,8 @@ from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
 BUSY_HALF_LIFE_US = 10_000_000
+OVERDUE = 20
+"""A load that brought nothing in so many times of a block's tells of the link; a shorter one found nothing there."""
 REMOTE_TIER = "remote"
 """What a kvstore calls blocks that it has just fetched from another host."""
 
@@ -112,6 +117,9 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             # a sibling's prompt was computed by its leader
             sibling = sequence.unpaid_blocks and not sequence.computed_len
             prefilled[len(advanced)] = 1 if sibling else computed - sequence.computed_len
+            if sequence.join_base and computed > sequence.join_base and not sequence.wait_xfer:
+                prefilled[len(advanced)] -= sequence.join_tokens  # a load brought those
+                sequence.join_base = sequence.join_tokens = 0
         advanced.append(sequence)
         sequence.computed_len = computed
         request.work_done = True
@@ -158,6 +166,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled)
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
+        entries.first_token(cell, worker, sequence)
     worker.starved = len(report.starved)
     cell.counters["starved_steps"] += bool(report.starved)
     return context
@@ -214,8 +223,7 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     """A transfer's hold ends; a load moves the sequence's start to what really came."""
     ok = min(done.ok_blocks, len(transfer.blocks))
     directory = cell.fleet.directory_of(worker)
-    link = worker.peer_link if done.tier == REMOTE_TIER else worker.link
-    link.observe(done.bytes, done.lookup_us, done.transfer_us)
+    _learn_link(worker, transfer, done)
     own_fault = not any(source.first == 0 for source in transfer.sources)  # else a peer was asked for the first block
     late = cell.now_us - transfer.started_us >= cell.policy.load_limit_us
     if directory is not None and not ok and late and own_fault:
@@ -224,7 +232,8 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         worker.offloads_in_flight -= transfer.purpose == "write-behind"
         cell.counters["offloaded_blocks"] += ok
         technique = "offload" if transfer.purpose == "write-behind" else transfer.purpose
-        cell.ledger.book(technique, cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
+        who = who_is(transfer.request) if transfer.request is not None else NOBODY
+        cell.ledger.book(technique, who, cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
         if directory is not None:
             directory.stored(transfer.keys[:ok])
         drop.arrived(cell, transfer)
@@ -256,29 +265,18 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence
         request.cost.nvme_byte_s += leased_byte_s
     else:  # DRAM proper, or on its way below it
         request.cost.dram_byte_s += leased_byte_s
-    cell.fact(
-        "kv.load",
-        request,
-        transfer.started_us,
-        cell.now_us,
-        tier=done.tier or "none",
-        blocks=ok,
-        blocks_asked=len(transfer.blocks),
-        bytes=done.bytes,
-    )
-    cell.ledger.book(
-        "tier_load" if transfer.purpose == "admission" else transfer.purpose,
-        saved_ms=loaded_tokens * worker.costs.prefill_token_us / 1000,
-        cost_ms=elapsed_us / 1000,
-        cost_bytes=done.bytes,
-    )
+    entries.load_ended(cell, worker, sequence, done, ok, transfer.purpose)
     if worker.sequences.get(sequence.seq) is sequence:
-        cached = (transfer.base_blocks + ok) * worker.block_tokens
+        cached = sequence.cached_len + loaded_tokens
         sequence.wait_xfer = 0
         request.cost.saved_tier_tokens += loaded_tokens
-        sequence.cached_len = max(sequence.cached_len, cached)
-        sequence.computed_len = max(sequence.computed_len, cached)
-        sequence.walked = max(sequence.walked, transfer.base_blocks + ok)
+        sequence.cached_len = cached
+        if sequence.computed_len < sequence.join_base:  # it joins them when it has computed what is before them
+            sequence.join_tokens = loaded_tokens
+        else:
+            sequence.computed_len = max(sequence.computed_len, (transfer.base_blocks + ok) * worker.block_tokens)
+            sequence.walked = max(sequence.walked, _indexed_run(worker, transfer, sequence, ok))
+            sequence.join_base = sequence.join_tokens = 0
         worker.note_behind(sequence)
         # a short load ends in the very report that brings the first token
         if request.cached_tokens >= 0 and (request.first_token_us < 0 or request.first_token_us == cell.now_us):
@@ -289,6 +287,30 @@ def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence
                 by_tier[done.tier] = by_tier.get(done.tier, 0) + request.cached_tokens - before
     else:
         cell.counters["wasted_load_blocks"] += ok
+
+
+def _indexed_run(worker: Worker, transfer: Transfer, sequence: Sequence, ok: int) -> int:
+    """Leading blocks that need not be offered to the index any more: a load's are there, if what is before them is."""
+    return transfer.base_blocks + ok if sequence.walked >= transfer.base_blocks else sequence.walked
+
+
+def _learn_link(worker: Worker, transfer: Transfer, done: TransferDone) -> None:
+    """Loads tell how fast the tiers are; until there is one, what is copied out does."""
+    took_us = done.transfer_us + done.deserialize_us
+    if done.tier == REMOTE_TIER:
+        worker.peer_link.observe(done.bytes, done.lookup_us, took_us)
+    elif transfer.kind == "load":
+        worker.link.observe(done.bytes, done.lookup_us, took_us)
+        worker.loads_seen = True
+    elif not worker.loads_seen:
+        worker.link.observe(done.bytes, done.lookup_us, took_us)
+    if transfer.kind == "load" and not done.bytes and took_us >= OVERDUE * worker.link.predict_us(worker.block_bytes):
+        worker.link.observe(worker.block_bytes, done.lookup_us, took_us)  # not one block came in that time
+    if transfer.kind == "load" and done.tier and done.bytes:
+        link = worker.tier_links.get(done.tier)
+        if link is None:
+            link = worker.tier_links[done.tier] = LinkCosts(done.bytes / max(1, took_us), float(done.lookup_us))
+        link.observe(done.bytes, done.lookup_us, took_us)
 
 
 def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) -> None:
@@ -303,7 +325,10 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
-        cell.ledger.book("chunking", cost_ms=report.steps * worker.costs.fixed_us / 1000)
+        # what decodes would have stood still for, against the steps more and the prefill's wait for them
+        stood_ms = report.wall_us * prefill_share / 1000
+        beside_ms = report.wall_us * (1 - prefill_share) / 1000
+        cell.ledger.book("chunking", saved_ms=report.decode_seqs * stood_ms, cost_ms=beside_ms, entries=report.steps)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us

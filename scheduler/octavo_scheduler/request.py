@@ -9,9 +9,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from octavo.keys import block_key
 
+from octavo_scheduler.books.path import Path
 from octavo_scheduler.policies.account import Account
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
 
@@ -129,6 +131,10 @@ class Sequence:
     outgrew: bool = False  # its output has passed the prediction, and the history knows
     turn: int = 0  # its Admit's rank: the order of prefills
     forecast_start_us: float = 0.0  # predicted from the admission to the first token; 0: not predicted
+    join_base: int = 0  # computed up to here while a load brings what follows; 0: none, or it has joined
+    join_tokens: int = 0  # that the load brings, or has brought, behind join_base and that computed_len lacks
+    load: LoadRecord | None = None
+    tried: list[Tried] = field(default_factory=list)
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -181,6 +187,32 @@ class Choice:
         if start >= len(prompt):
             return self.output[start - len(prompt) : end - len(prompt)]
         return prompt[start:end] + self.output[: max(0, end - len(prompt))]
+
+
+@dataclass(slots=True, eq=False)
+class LoadRecord:
+    """A load that an admission ordered: what was predicted, and, once it has ended, what came of it."""
+
+    path: Path
+    started_us: int
+    blocks: int
+    ended_us: int = -1
+    ok_blocks: int = 0
+    bytes: int = 0
+    tier: str = ""
+    lookup_us: int = 0
+    queue_us: int = 0
+    transfer_us: int = 0
+    deserialize_us: int = 0
+
+
+class Tried(NamedTuple):
+    """An admission in which a technique had something to give: for the counterfactual."""
+
+    technique: str
+    used: bool
+    without_us: float  # predicted from the admission to the first token without it
+    said_us: float  # that it was said to save of that
 
 
 @dataclass(slots=True, eq=False)
@@ -285,6 +317,9 @@ class Request:
     claimed_gpu_us: float = 0.0
     charged_tokens: int = -1  # of its tenant's budget; -1: nothing is open
     forecast: Forecast | None = None
+    sampled: tuple[str, ...] = ()  # techniques whose trial it is in (books/trial.py)
+    join_since_us: int = -1  # when it began to wait for another's prefill of its prefix
+    join_matched: int = 0  # blocks of it that were there then
     cache: CacheRule = NO_RULE
     namespace_tag: bytes = b""  # of its blocks in the stores
 

@@ -6,6 +6,9 @@ from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.batching import adjust_budget
+from octavo_scheduler.books import entries
+from octavo_scheduler.books.book import who_is
+from octavo_scheduler.books.path import NOTHING_TO_LOAD
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
@@ -17,7 +20,7 @@ from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
 from octavo_scheduler.preloads import drop, wishes
-from octavo_scheduler.request import NO_PARENT, Choice, Phase, Request, Sequence
+from octavo_scheduler.request import NO_PARENT, Choice, LoadRecord, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
 
 
@@ -57,7 +60,8 @@ def admit(cell: Cell, plan: Plan) -> None:
             member.unpaid_blocks = plan.shared_blocks
         leader.walked, leader.unpaid_blocks = len(plan.matched), 0
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
-    _note_computing(worker, leader, len(plan.matched) + len(plan.load_keys))
+    # a head is computed here and now; blocks of a load are there, or missing, for everybody alike
+    _note_computing(worker, leader, len(plan.matched) + (0 if plan.head_blocks else len(plan.load_keys)))
     number = worker.order(
         Admit(
             seq=leader.seq,
@@ -74,14 +78,14 @@ def admit(cell: Cell, plan: Plan) -> None:
             request_id=request.request_id,
             traceparent=request.traceparent,
             wait_xfer=wait_xfer,
-            wait_base=cached_len,
+            wait_base=cached_len + plan.head_blocks * worker.block_tokens,
             stop_after=1 if plan.target is not None else 0,
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
         )
     )
     for sequence in (leader, *siblings):
         sequence.order_number = number
-    _book_admission(cell, plan, request, cached_len)
+    _book_admission(cell, plan, leader, cached_len)
     if plan.target is not None:
         handoff.begin(cell, worker, plan.target, leader)
     else:
@@ -125,7 +129,7 @@ def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: in
 
 
 def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
-    worker, base = plan.worker, len(plan.matched)
+    worker, base = plan.worker, len(plan.matched) + plan.head_blocks
     blocks = leader.blocks[base : base + len(plan.load_keys)]
     request = leader.choice.request
     purpose: Purpose = "handoff" if request.handoff is not None else "swap" if request.swapped else "admission"
@@ -138,6 +142,11 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     worker.transfers[transfer.xfer_id] = transfer
     leader.choice.request.holds += 1
     leader.wait_xfer = transfer.xfer_id
+    path = plan.path or NOTHING_TO_LOAD
+    leader.load = LoadRecord(path, cell.now_us, len(blocks))
+    leader.join_base = base * worker.block_tokens if plan.head_blocks else 0
+    leader.join_tokens = len(blocks) * worker.block_tokens
+    worker.note_behind(leader)
     load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us, plan.sources)
     transfer.order_number = worker.order(load)
     return transfer.xfer_id
@@ -159,7 +168,8 @@ def forget_computing(worker: Worker, sequence: Sequence) -> None:
     sequence.pending_keys = []
 
 
-def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -> None:
+def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -> None:
+    request = leader.choice.request
     first = request.admitted_us < 0
     if request.first_token_us < 0:
         request.seated_us = cell.now_us
@@ -208,7 +218,7 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
             swapped=request.swapped,
         )
         cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
-        cell.ledger.book("preemption", cost_ms=cost_us / 1000)
+        cell.ledger.book("preemption", who_is(request), cost_ms=cost_us / 1000)
     else:
         return  # its blocks moved for a handoff, which books them
     cell.counters["prefix_hit_tokens"] += cached_len
@@ -216,10 +226,7 @@ def _book_admission(cell: Cell, plan: Plan, request: Request, cached_len: int) -
     plan.worker.note_reuse(cached_len / plan.choices[0].length)
     request.cost.saved_prefix_tokens += cached_len
     request.cost.saved_sibling_tokens += (len(plan.choices) - 1) * len(request.prompt)
-    if cached_len:
-        saved_us = cached_len * plan.worker.costs.prefill_token_us
-        saved_bytes = len(plan.matched) * plan.worker.block_bytes
-        cell.ledger.book("prefix_cache", saved_ms=saved_us / 1000, saved_bytes=saved_bytes)
+    entries.admitted(cell, plan, leader, first)
 
 
 def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
@@ -267,7 +274,8 @@ def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
     directory = answering(cell, worker)
     for victim in victims:
         worker.preempting.add(victim.seq)
-        if cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
+        swaps = cell.uses("swap", victim.choice.request)
+        if swaps and cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
             victim.swap = victim.choice.request.swapped = True
             cell.counters["swaps"] += 1
         cell.counters["preemptions"] += 1
@@ -302,6 +310,7 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
             worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
+    entries.rested(cell, worker, sequence)
     freed = pool.drop_all(reversed(sequence.blocks))
     request.blocks_freed += freed
     if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
@@ -335,6 +344,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     cell.running_priorities[request.priority] -= 1
     if not cell.running_priorities[request.priority]:
         del cell.running_priorities[request.priority]
+    entries.unseated(cell, sequence)
     accrue(sequence, worker.block_bytes, cell.now_us)
     pass_on_shared(sequence, worker.block_bytes, cell.now_us)
     cell.fact(

@@ -20,6 +20,8 @@ from octavo.v1 import scheduler_pb2_grpc as pb_grpc
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import drain_wire, events, live_wire, wire
+from octavo_scheduler.books.ledger import TECHNIQUES
+from octavo_scheduler.books.ledger_wire import ledger_answer
 from octavo_scheduler.connections import (
     Connection,
     GatewayConnection,
@@ -58,6 +60,14 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
 
     async def GetLive(self, request: pb.GetLiveRequest, context: Context) -> pb.GetLiveResponse:
         return live_wire.live(self._driver, request.max_requests)
+
+    async def GetLedger(self, request: pb.GetLedgerRequest, context: Context) -> pb.GetLedgerResponse:
+        if request.technique and request.technique not in TECHNIQUES:
+            known = ", ".join(TECHNIQUES)
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"technique: {request.technique!r} is none of {known}"
+            )
+        return ledger_answer(self._driver.core.cell, request.technique, request.tenant)
 
     async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
         return live_wire.timeline(self._driver, request.request_id, request.tenant)

@@ -22,6 +22,8 @@ def policy_from(manifest: Manifest) -> Policy:
         max_waiting_kv_tokens=given.max_waiting_kv_tokens,
         max_waiting_gpu_us=int(given.max_waiting_gpu_s * SECOND_US),
         max_overcommit=given.max_overcommit,
+        counterfactual_share=given.counterfactual_share,
+        load_path=manifest.cache.load_path,
         tenant_limits=manifest.tenants.limits,
         recovery_grace_us=int(given.recovery_grace_s * SECOND_US),
         orphan_grace_us=int(given.orphan_grace_s * SECOND_US),

@@ -272,7 +272,16 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         report.released = [events.Released(item.seq, item.len, item.computed_len) for item in message.released]
     if message.transfers_done:
         report.transfers_done = [
-            events.TransferDone(item.xfer_id, item.ok_blocks, item.bytes, item.lookup_us, item.transfer_us, item.tier)
+            events.TransferDone(
+                item.xfer_id,
+                item.ok_blocks,
+                item.bytes,
+                item.lookup_us,
+                item.transfer_us,
+                item.tier,
+                item.queue_us,
+                item.deserialize_us,
+            )
             for item in message.transfers_done
         ]
     if message.first_tokens:

@@ -44,8 +44,8 @@ def a_moment(**given: Any) -> dict[str, Any]:
         "stores": [{"store_id": "host0", "tiers": [{
             "name": "dram", "capacity_bytes": 2**20, "used_bytes": 2**19, "keys": 9, "hits": 4, "misses": 5,
         }]}],
-        "ledger": [{"technique": "prefix_cache", "entries": 2, "saved_ms": 10.0, "cost_ms": 1.0},
-                   {"technique": "offload", "entries": 0, "saved_ms": 0.0, "cost_ms": 0.0}],
+        "ledger": [{"technique": "prefix_cache", "entries": 2, "saved_ms": 10.0, "cost_ms": 0.5, "held_ms": 0.5},
+                   {"technique": "offload", "entries": 0, "saved_ms": 0.0, "cost_ms": 0.0, "held_ms": 0.0}],
     }  # fmt: skip
     return plain | given
 

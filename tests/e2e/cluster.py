@@ -79,6 +79,7 @@ class Cluster:
         given: dict[str, Any] = {
             "deployment.run_dir": str(self.run_dir),
             "deployment.drain_timeout_s": 5.0,
+            "scheduler.counterfactual_share": 0.0,  # a test that counts hits wants all of them
             **self.settings,
         }
         if service == "scheduler":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from octavo.step import StepBudget
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.orders import GrantOrder, LabelOrder, LoadOrder, OffloadOrder, StopOrder, TransferDone
 
@@ -156,3 +157,41 @@ def test_a_live_list_counts_the_orders_that_are_in_it(make_rig) -> None:
     rig.engine.reset()
     (report,) = rig.engine.take_reports(force=True, live=True)
     assert report.orders_applied == 0, "a new epoch counts from its own first order"
+
+
+@pytest.mark.parametrize("pace", [3, 16])
+@pytest.mark.parametrize("ok", [0, 1, 3])
+@pytest.mark.parametrize("load_first", [False, True])
+def test_the_head_is_computed_while_a_load_brings_the_tail(make_rig, ok, load_first, pace) -> None:
+    """The prompt's first block is computed, the next three are loaded, whichever ends first; then what is left."""
+    prompt = prompt_of(19)
+    rig = make_rig()
+    payloads = donate(rig, prompt)
+    rig.engine.budget = StepBudget(pace, pace, 8)
+    table = rig.take(rig.blocks_for(len(prompt) + 8))
+    rig.post(LoadOrder(7, [b"%032d" % i for i in range(3)], table[1:4], 1_000_000))
+    rig.admit(1, prompt, blocks=table, wait_xfer=7, wait_base=4)
+    if not load_first:
+        for _ in range(4):
+            rig.step()
+        assert rig.engine.busy and not rig.engine.has_work, "its head is there, and it waits for its load"
+        assert rig.reports and sum(report.prefill_tokens for report in rig.reports) == 19 + 4
+    rig.post(*(LoadedBlock(7, block, payload) for block, payload in zip(table[1 : 1 + ok], payloads[1:], strict=False)))
+    rig.post(TransferDone(7, ok))
+    rig.run()
+    assert rig.tokens[1] == rig.tokens[99]
+    computed = sum(report.prefill_tokens for report in rig.reports)
+    assert 0 <= 19 + 19 - 4 * ok - computed <= 1, "a last token alone counts as a decode"
+
+
+def test_a_load_behind_a_head_leaves_a_token_to_compute(make_rig) -> None:
+    prompt = prompt_of(16)
+    rig = make_rig()
+    payloads = donate(rig, prompt)
+    table = rig.take(rig.blocks_for(len(prompt) + 8))
+    rig.post(LoadOrder(7, [b"%032d" % i for i in range(3)], table[1:4], 1_000_000))
+    rig.admit(1, prompt, blocks=table, wait_xfer=7, wait_base=4)
+    rig.post(*(LoadedBlock(7, block, payload) for block, payload in zip(table[1:4], payloads[1:], strict=False)))
+    rig.post(TransferDone(7, 3))
+    rig.run()
+    assert rig.tokens[1] == rig.tokens[99]

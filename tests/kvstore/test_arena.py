@@ -406,3 +406,49 @@ def test_is_dead_says_what_flock_says(tmp_path: Path) -> None:
     assert not is_dead(path)
     os.close(fd)
     assert is_dead(path)
+
+
+def test_a_commit_whose_client_dies_meanwhile_never_takes_another_s_slot(
+    folder: ArenaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, arena, desk = make(folder)
+    victim, other = Client(desk).attach(), Client(desk).attach()
+    (ref,) = desk.reserve(victim.number, [key_of(1)], LAYOUT, SIZE, b"")
+    filled, block = victim.fill(ref, 1)
+    taken: list[SlotRef] = []
+    digest = xxhash.xxh3_64_intdigest
+
+    def dies_while_it_is_checked(payload: bytes) -> int:
+        if not taken:
+            victim.die()
+            assert desk.reap() == 1
+            taken.extend(desk.reserve(other.number, [key_of(2)], LAYOUT, SIZE, b""))
+            assert taken[0].slot == ref.slot
+        return digest(payload)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xxhash, "xxh3_64_intdigest", dies_while_it_is_checked)
+        assert desk.commit(victim.number, filled, block) is Put.REFUSED
+    assert not store.contains(key_of(1), LAYOUT)
+    assert desk.commit(other.number, *other.fill(taken[0], 2)) is Put.STORED and arena.audit() == []
+    assert desk.reserve(victim.number, [key_of(3)], LAYOUT, SIZE, b"") == [], "the dead get nothing any more"
+    lease, _held = store.pin([key_of(2)], LAYOUT, 1.0, victim.number)
+    desk.begin_lease(victim.number, lease)
+    assert desk.lend(victim.number, lease, [key_of(2)], LAYOUT) == [] and arena.slot_counts()["arena_lent"] == 0
+    store.close()
+
+
+def test_a_read_from_below_that_raises_gives_its_slot_back(folder: ArenaFolder, tmp_path: Path) -> None:
+    nvme = SlabTier(tmp_path / "nvme", 4 * 2**20)
+    store, arena, desk = make(folder, nvme)
+    Client(desk).attach()
+
+    class Broken:
+        def read_into(self, key: bytes, layout: bytes, room: memoryview) -> Block | None:
+            raise MemoryError
+
+    for _ in range(SLOTS + 1):
+        with pytest.raises(MemoryError):
+            arena.lift(key_of(1), LAYOUT, Broken())  # type: ignore[arg-type]
+    assert arena.slot_counts()["arena_reserved"] == 0 and arena.audit() == []
+    store.close()

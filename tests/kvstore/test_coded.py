@@ -129,6 +129,25 @@ def test_another_secret_is_a_counted_miss(tmp_path: Path) -> None:
     assert tier.get(block.key, LAYOUT) == block, "and it is still there for who has the key"
 
 
+@pytest.mark.parametrize("change", ["on", "off", "secret", "salt"])
+def test_what_a_restart_with_other_settings_cannot_open_is_written_anew(tmp_path: Path, change: str) -> None:
+    ring = FileKeyring(tmp_path / "keyring.json")
+    block = block_of(1)
+    first = coded("zstd", None if change == "on" else Vault(b"secret", ring))
+    first.put(block)
+    if change == "salt":
+        ring.forget(TENANT)
+    vault = {"on": Vault(b"secret", ring), "off": None, "secret": Vault(b"other", ring), "salt": Vault(b"secret", ring)}
+    tier = CodedTier(first.inner, Chooser("none"), ShapeTable(), vault[change])
+    lost: list[bytes] = []
+    tier.on_lost = lost.extend
+    assert tier.contains(block.key, LAYOUT), "nobody has looked yet"
+    assert tier.get(block.key, LAYOUT) is None and lost == [block.key]
+    assert not tier.contains(block.key) and tier.keys() == [] and tier.get(block.key, LAYOUT) is None
+    assert tier.put(block)[0] is Put.STORED and tier.contains(block.key, LAYOUT)
+    assert tier.get(block.key, LAYOUT) == block and tier.keys() == [block.key]
+
+
 def test_a_record_moved_to_another_key_or_tenant_does_not_open(tmp_path: Path) -> None:
     tier = coded("none", Vault(b"secret", FileKeyring(tmp_path / "keyring.json")))
     one, two = block_of(1), block_of(2, BlockMeta(OTHER))

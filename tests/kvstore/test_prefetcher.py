@@ -32,6 +32,8 @@ def test_what_is_hinted_lies_in_dram_afterwards(tmp_path: Path) -> None:
     assert prefetcher.flush(10)
     assert [store.where(key_of(number), LAYOUT) for number in range(4)] == ["dram"] * 4
     assert store.counters()["prefetched"] == 4
+    store.pin([key_of(number) for number in range(3)], LAYOUT, 1.0)
+    assert (store.counters()["prefetch_used"], store.counters()["prefetch_wasted"]) == (3, 0)
     prefetcher.hint([key_of(number) for number in range(10, 40)])
     assert prefetcher.flush(10)
     assert store.counters()["prefetched"] - 4 <= 5, "one hint takes a quarter of DRAM at most"

@@ -71,6 +71,7 @@ class ChaosSequence:
     max_len: int
     wait_xfer: int = 0
     wait_base: int = 0
+    joins_len: int = 0  # a load brought what lies between wait_base and here, before wait_base was reached
     siblings: list[ChaosSequence] = field(default_factory=list)
     unsplit: bool = False  # a sibling whose leader still prefills
     ending: bool = False
@@ -409,7 +410,11 @@ class ChaosWorker:
             for sequence in self.sequences.values():
                 if sequence.wait_xfer == transfer.xfer_id:
                     sequence.wait_xfer = 0
-                    sequence.computed = sequence.wait_base + ok * self.block_tokens
+                    loaded = sequence.wait_base + ok * self.block_tokens
+                    if sequence.computed >= sequence.wait_base:
+                        sequence.computed = loaded
+                    elif ok:
+                        sequence.joins_len = loaded
                     if not sequence.ending:
                         self._check_reads(sequence, sequence.computed)
 
@@ -429,8 +434,8 @@ class ChaosWorker:
                 item.rank,
                 len(item.tokens),
                 item.computed,
-                len(item.blocks) * self.block_tokens,
-                item.ending or item.unsplit or item.wait_xfer > 0,
+                self._covered(item),
+                item.ending or item.unsplit or (item.wait_xfer > 0 and item.computed >= item.wait_base),
             )
             for item in self.sequences.values()
         ]
@@ -453,6 +458,11 @@ class ChaosWorker:
         self.launched = step.chunks
         self.pending_step = step
 
+    def _covered(self, item: ChaosSequence) -> int:
+        """Positions that it may compute now: up to where a load begins that has not ended, or that it has not reached."""
+        covered = len(item.blocks) * self.block_tokens
+        return min(covered, item.wait_base) if item.wait_xfer or item.joins_len else covered
+
     def _complete_step(self) -> None:
         if not self.launched:
             return
@@ -470,6 +480,9 @@ class ChaosWorker:
                 block = sequence.blocks[position // self.block_tokens]
                 self.content[block][position % self.block_tokens] = sequence.chain[position]
             sequence.computed = chunk.start + chunk.count
+            if sequence.joins_len and sequence.computed >= sequence.wait_base:
+                sequence.computed, sequence.joins_len = sequence.joins_len, 0
+                self._check_reads(sequence, sequence.computed)
             self.computed_tokens += chunk.count
             self.slot_computed[sequence.slot] = sequence.computed
             self.slot_tokens.setdefault(sequence.slot, [])

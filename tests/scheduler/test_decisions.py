@@ -7,11 +7,11 @@ from array import array
 import pytest
 from octavo_scheduler.admission import blocks_for, least_blocks, margin_blocks
 from octavo_scheduler.batching import step_policy, top_up
+from octavo_scheduler.books.ledger import Ledger
 from octavo_scheduler.costs import LinkCosts, StepCosts
 from octavo_scheduler.events import Calibration, WorkerJoined
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
-from octavo_scheduler.ledger import Ledger
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.preemption import choose_victims, cost_to_bring_back
 from octavo_scheduler.registry import Registry

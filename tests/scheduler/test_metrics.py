@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import prometheus_client
+from octavo_scheduler.costs import LinkCosts
 from octavo_scheduler.instruments import PREFIX, SCRAPED
 from octavo_scheduler.metrics import CellCollector, FactMetrics, figures
 from octavo_scheduler.policy import Policy
@@ -18,6 +19,11 @@ def test_a_scrape_has_every_figure_of_the_table_and_audits_are_0() -> None:
     client = simulation.submit(gateway, list(range(40)), 60)
     run_until(simulation, lambda: client.got[0])
     waiting = [simulation.submit(gateway, list(range(number, number + 20)), 60) for number in range(8)]
+    (worker,) = simulation.core.cell.fleet.workers.values()
+    worker.tier_links["dram"] = LinkCosts()  # as after a load
+    trial = simulation.core.cell.switches.of("join", 3).trial
+    for used in (True, False):
+        trial.observe(used, 1.0, 2.0, 1.0)
     registry = prometheus_client.CollectorRegistry()
     registry.register(CellCollector(SimpleNamespace(core=simulation.core)))  # type: ignore[arg-type]
     text = prometheus_client.generate_latest(registry).decode()

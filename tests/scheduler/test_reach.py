@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from octavo_scheduler.admission import load_run
+from octavo_scheduler.admission import load_path
 from octavo_scheduler.events import StoreCoded
 from octavo_scheduler.orders import Load, LoadSource
 from octavo_scheduler.policy import Policy
@@ -146,12 +146,14 @@ def test_a_slow_network_is_not_used_where_computing_is_faster() -> None:
     worker.link.bytes_per_us, worker.link.fixed_us = 1000.0, 0.0
     worker.peer_link.bytes_per_us, worker.peer_link.fixed_us = 1000.0, 0.0
     policy = Policy()
-    assert load_run(worker, keys, 0, policy, reach) == (6, 6000.0)
+    path = load_path(worker, keys, 0, policy, reach)
+    assert (path.way, path.run, path.load_us) == ("load", 6, 6000.0)
     worker.peer_link.bytes_per_us = 100.0
-    assert load_run(worker, keys, 0, policy, reach) == (2, 2000.0), "what is near still pays"
+    path = load_path(worker, keys, 0, policy, reach)
+    assert (path.way, path.run, path.load_us) == ("load", 2, 2000.0), "what is near still pays"
     worker.link.bytes_per_us = 10.0
-    assert load_run(worker, keys, 0, policy, reach) == (0, 0.0)
-    assert load_run(worker, keys, 0, policy, None) == (0, 0.0)
+    assert load_path(worker, keys, 0, policy, reach).run == 0
+    assert load_path(worker, keys, 0, policy, None).run == 0
 
 
 def test_a_host_that_does_not_fetch_is_given_no_sources() -> None:

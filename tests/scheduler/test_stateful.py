@@ -49,6 +49,8 @@ class CellMachine(RuleBasedStateMachine):
             registry_ttl_us=1_000_000,
             max_offload_blocks=2,
             max_losses=1000,
+            load_path=("auto", "overlap", "load")[seed % 3],
+            counterfactual_share=0.1 * (seed % 2),
             preload_reserve_tokens=1,
         )
         self.simulation = Simulation(rng, policy, delay_us)

@@ -12,7 +12,7 @@ from octavo.rpc.settings import load_settings
 
 from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
 from octavo_cli.exits import NoCluster
-from octavo_cli.size.cag import Plan, Rates, check, chunk_tokens, self_hosted
+from octavo_cli.size.cag import Plan, Rates, check, chunk_tokens, self_hosted, usable_number
 from octavo_cli.size.kv import kv_size
 from octavo_cli.size.rates import measured_rates
 from octavo_cli.size.report import Question, cag_lines, cag_report, size_lines, size_report
@@ -86,6 +86,11 @@ def size(
         report = size_report(read_shape(model), asked)
         lines = size_lines(report)
     else:
+        for name, value in (("retrieval-ms", retrieval_ms), ("hours", hours), ("prefill-us", prefill_us)):
+            if not usable_number(name, value) >= 0:
+                raise BadSize(f"--{name}: {value:g} is negative; give 0 or more", field=name)
+        if not 0 <= scarcity <= 1:
+            raise BadSize(f"--scarcity: {scarcity:g} must lie in [0, 1]", field="scarcity")
         plan = check(Plan(tokens or 100_000, chunk_tokens(chunks), question, system, cp, cc, retrieval, build, reuse))
         rates = asyncio.run(_rates(run_dir, prefill_us, load_gib_s, settings.model.ref, settings.engine.kv_pool_bytes))
         hosted = None
@@ -98,8 +103,8 @@ def size(
 
 async def _rates(run_dir: str, prefill_us: float, load_gib_s: float, ref: str, pool_bytes: int) -> Rates | None:
     """What the running cluster measured, else what the options say, else None."""
-    if prefill_us < 0 or load_gib_s <= 0:
-        raise BadSize("--prefill-us, --load-gib-s: must be positive", field="prefill-us")
+    if not usable_number("load-gib-s", load_gib_s) > 0:
+        raise BadSize(f"--load-gib-s: {load_gib_s:g} must be above 0", field="load-gib-s")
     if prefill_us:
         token_bytes = kv_size(read_shape(ref)).token_bytes
         return Rates(0.0, prefill_us, 0.0, 512, token_bytes, pool_bytes, load_gib_s * 2**30, 0.0, "the options given")

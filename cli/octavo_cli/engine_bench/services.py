@@ -100,7 +100,8 @@ async def _closed_loop(url: str, work: Workload, seed: int) -> Run:
 def running_services(flags: Sequence[str]) -> Iterator[Services]:
     """A fresh cluster with these settings, stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
-        own = ["--deployment.run_dir", folder]
+        # a request that goes without the cache as a trial is no sample of a row
+        own = ["--deployment.run_dir", folder, "--scheduler.counterfactual_share", "0"]
         own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
         began = time.monotonic()
         try:

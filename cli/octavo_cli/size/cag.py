@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from octavo_cli.size.shape import BadSize
 
+MOST_TOKENS = 10**9
+MOST_DIGITS = 10
+MOST = 1e12
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -161,13 +165,25 @@ def self_hosted(
 def chunk_tokens(text: str) -> int:
     """Tokens of `10x500`, or of one number. Raises BadSize."""
     count, times, size = text.partition("x")
-    if not (count.isdigit() and (size.isdigit() if times else True)):
+    if len(text) > 2 * MOST_DIGITS or not (count.isdecimal() and (size.isdecimal() if times else True)):
         raise BadSize(f"--chunks: {text!r} must be COUNTxTOKENS, as 10x500", field="chunks")
     return int(count) * int(size or 1)
 
 
+def usable_number(name: str, value: float) -> float:
+    """`value`, when it is a number that can be reckoned with. Raises BadSize naming the option."""
+    if not abs(value) <= MOST:  # NaN neither
+        raise BadSize(f"--{name}: {value:g} must be a number of at most {MOST:g}", field=name)
+    return value
+
+
 def check(plan: Plan) -> Plan:
     """The plan, when it can be reckoned with. Raises BadSize naming the option."""
+    for name in ("context", "chunks", "question", "system", "reuse"):
+        if getattr(plan, name) > MOST_TOKENS:
+            raise BadSize(f"--{name}: {getattr(plan, name)} is too large; give at most {MOST_TOKENS}", field=name)
+    for name in ("cp", "cc", "retrieval", "build"):
+        usable_number(name, getattr(plan, name))
     for name in ("context", "question"):
         if getattr(plan, name) < 1:
             raise BadSize(f"--{name}: {getattr(plan, name)} must be at least 1 token", field=name)

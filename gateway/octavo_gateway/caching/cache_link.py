@@ -22,15 +22,15 @@ class CacheLink:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub: Any = cache_pb2_grpc.CacheServiceStub(channel)  # type: ignore[no-untyped-call]
 
-    async def use(self, tenant: str, name: str, known_version: int) -> Preloaded | None:
+    async def use(self, tenant: str, name: str, known_content: bytes) -> Preloaded | None:
         request = pb.GetPreloadRequest(
-            tenant=tenant, name=name, with_tokens=True, known_version=known_version, using=True
+            tenant=tenant, name=name, with_tokens=True, known_content=known_content, using=True
         )
         answer: pb.GetPreloadResponse = await self.ask("GetPreload", request)
         if not answer.found:
             return None
         found = answer.preload
-        return Preloaded(found.version, found.form, found.salt, tuple(unpack_u32(found.token_ids)))
+        return Preloaded(found.content, found.form, found.salt, tuple(unpack_u32(found.token_ids)))
 
     async def ask(self, method: str, request: Any, timeout_s: float = ASK_TIMEOUT_S) -> Any:
         """One call. Raises what the status says: InvalidRequest, UnknownPreload, Overloaded, FeatureOff, Unavailable."""

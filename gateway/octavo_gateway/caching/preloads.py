@@ -21,9 +21,9 @@ MAX_TEXTS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """What a request continues. Another version is another content."""
+    """What a request continues. `content` tells one from another, also of the same name and version."""
 
-    version: int
+    content: bytes
     form: str
     salt: str
     token_ids: tuple[int, ...]
@@ -32,8 +32,8 @@ class Preloaded:
 class PreloadSource(Protocol):
     """Who knows the preloads: the scheduler."""
 
-    async def use(self, tenant: str, name: str, known_version: int) -> Preloaded | None:
-        """The preload in force, for a request that is about to use it. Its ids are empty when `known_version` is it; None: unknown."""
+    async def use(self, tenant: str, name: str, known_content: bytes) -> Preloaded | None:
+        """The preload in force, for a request that is about to use it. Its ids are empty when `known_content` is it; None: unknown."""
 
 
 class Preloads:
@@ -47,13 +47,13 @@ class Preloads:
     async def use(self, tenant: str, name: str) -> Preloaded:
         """The content in force at this moment. Raises UnknownPreload, Unavailable."""
         known = self._kept.get((tenant, name))
-        found = await self._source.use(tenant, name, known.version if known is not None else 0)
+        found = await self._source.use(tenant, name, known.content if known is not None else b"")
         if found is None:
             self._forget((tenant, name))
             raise UnknownPreload(
                 f"cache.preload: {name!r} is not known; `octavo cache ls` lists what is", field="cache.preload"
             )
-        if not found.token_ids and known is not None and known.version == found.version:
+        if not found.token_ids and known is not None and known.content == found.content:
             self._kept.move_to_end((tenant, name))
             return known
         self._keep((tenant, name), found)

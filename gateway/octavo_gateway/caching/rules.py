@@ -27,6 +27,7 @@ def check_cache(params: RequestParams) -> None:
     check.name("cache_salt", params.cache_salt, MAX_SALT_CHARS)
     check.number("cache.ttl", params.cache_ttl_s, 0, MAX_TTL_S, fix=f"seconds, at most {MAX_TTL_S:.0f}; 0 for no limit")
     check.integer("cache.priority", params.cache_priority, -LARGEST_PRIORITY, LARGEST_PRIORITY)
+    params.cache_tiers = tuple(dict.fromkeys(params.cache_tiers))
     for tier in params.cache_tiers:
         if tier not in TIERS:
             raise check.invalid("cache.tiers", f"{tier[:40]!r} is unknown; use {', '.join(TIERS)}")

@@ -23,6 +23,7 @@ from octavo_gateway.tenants import TenantDirectory, own_id, wire_id
 from octavo_gateway.tokenizer import THREAD_TEXT_CHARS
 
 BUILD_TIMEOUT_S: Final = 3600.0
+MAX_TENANT_CHARS: Final = 256
 Context = grpc.aio.ServicerContext[Any, Any]
 Abort = Callable[[Any, OctavoError], Awaitable[Any]]
 
@@ -52,12 +53,7 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
             preload_name("name", request.name)
             check.name("salt", request.salt, MAX_SALT_CHARS)
             request.form = request.form or "system"
-            texts, form = list(request.texts), request.form
-            if sum(map(len, texts)) < THREAD_TEXT_CHARS:
-                ids = preload_ids(self._admission, texts, form)
-            else:
-                ids = await asyncio.to_thread(preload_ids, self._admission, texts, form)
-            request.tokens = pack_u32(ids)
+            request.tokens = await self._tokens(list(request.texts), request.form)
             del request.texts[:]
             return await self._link.ask("PutPreload", request, _remaining_s(context))
 
@@ -81,9 +77,12 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
             self._own(request, context)
             if sum(map(bool, (request.name, request.prefix, request.whole_tenant))) != 1:
                 raise InvalidRequest("name: send one of name, prefix and whole_tenant", field="name")
+            check.name("salt", request.salt, MAX_SALT_CHARS)
+            request.tokens = b""
+            if request.name:
+                preload_name("name", request.name)
             if request.prefix:
-                form = request.form or "raw"
-                request.tokens = pack_u32(preload_ids(self._admission, [request.prefix], form))
+                request.tokens = await self._tokens([request.prefix], request.form or "raw")
                 request.prefix = ""
             return await self._link.ask("Evict", request)
 
@@ -130,7 +129,15 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         self._gate.check()
         if request.tenant not in ("", caller) and not self._tenants.sees_all(caller):
             raise InvalidRequest("tenant: is not yours; only an admin's key may name another", field="tenant")
+        if len(request.tenant) > MAX_TENANT_CHARS:
+            raise check.invalid("tenant", f"{len(request.tenant)} characters; use at most {MAX_TENANT_CHARS}")
         request.tenant = request.tenant or caller
+
+    async def _tokens(self, texts: list[str], form: str) -> bytes:
+        """Packed ids; long texts in a thread, for they take seconds."""
+        if sum(map(len, texts)) < THREAD_TEXT_CHARS:
+            return pack_u32(preload_ids(self._admission, texts, form))
+        return pack_u32(await asyncio.to_thread(preload_ids, self._admission, texts, form))
 
     async def _answer(self, context: Context, answer: Callable[[], Awaitable[Any]]) -> Any:
         try:

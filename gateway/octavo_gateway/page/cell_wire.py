@@ -42,6 +42,7 @@ class CellWatch:
             "waiting": [_request(item) for item in answer.waiting],
             "recent": [_request(item) for item in answer.recent],
             "ledger": [_plain(item) for item in answer.ledger],
+            "trials": [_plain(item) for item in answer.trials],
             "slo_classes": [_plain(item) for item in answer.slo_classes],
             "gateways": list(answer.gateways),
             "counters": dict(answer.counters),

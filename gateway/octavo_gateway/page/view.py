@@ -23,7 +23,7 @@ class Moment:
 EMPTY_CELL: dict[str, Any] = {
     "ready": False, "why_not_ready": "the scheduler does not answer", "waiting_count": 0, "running_count": 0,
     "waiting_prompt_tokens": 0, "workers": [], "stores": [], "running": [], "waiting": [], "recent": [],
-    "ledger": [], "slo_classes": [], "gateways": [], "counters": {}, "tenants": [],
+    "ledger": [], "trials": [], "slo_classes": [], "gateways": [], "counters": {}, "tenants": [],
 }  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def show(moment: Moment, window: LatencyWindow, audience: Audience, model: str) 
             "workers",
             "stores",
             "ledger",
+            "trials",
             "gateways",
             "counters",
         )
@@ -61,7 +62,7 @@ def show(moment: Moment, window: LatencyWindow, audience: Audience, model: str) 
         "waiting_count": len(shown["waiting"]),
         "running_count": len(shown["running"]),
         "waiting_prompt_tokens": sum(item["prompt_tokens"] for item in shown["waiting"]),
-        "workers": [], "stores": [], "ledger": [], "gateways": [], "counters": {},
+        "workers": [], "stores": [], "ledger": [], "trials": [], "gateways": [], "counters": {},
     }  # fmt: skip
 
 

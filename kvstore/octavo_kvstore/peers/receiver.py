@@ -112,7 +112,7 @@ class Receiver:
         if piece.head is not None:
             self._begin(piece)
         head = partial.head
-        if head is None or piece.offset != len(partial.data):
+        if head is None or piece.offset != len(partial.data) or (head.record_bytes and not piece.data):
             raise PeerFailed("a piece came out of turn")
         if piece.offset + len(piece.data) > head.record_bytes:
             partial.clear()

@@ -253,7 +253,13 @@ class ArenaTier(IndexedTier[int | Payload]):
                 self._reserved[slot] = _Reserved(0, key, 0)
         if slot is None or file is None:
             return None, evicted
-        block = below.read_into(key, layout, file.map.slot(slot))
+        try:
+            block = below.read_into(key, layout, file.map.slot(slot))
+        except BaseException:
+            with self._lock:
+                del self._reserved[slot]
+                self._free.append(slot)
+            raise
         with self._lock:
             del self._reserved[slot]
             # the read wrote nothing outside of its slot; the namespace's quota is looked at now that it is known
@@ -363,8 +369,9 @@ class ArenaTier(IndexedTier[int | Payload]):
         whole = replace(block, payload=payload)
         evicted: list[bytes] = []
         with self._lock:
-            if self._reserved.pop(ref.slot, None) is None or self._closed:
-                return Put.REFUSED, [], None
+            if self._reserved.get(ref.slot) is not reserved or self._closed:
+                return Put.REFUSED, [], None  # its client was found dead meanwhile; the slot may be another's by now
+            del self._reserved[ref.slot]
             if not intact or self._index.known(whole) or not self._quota_fits(whole, evicted):
                 self._free.append(ref.slot)
                 return (Put.KNOWN if intact and block.key in self._index else Put.REFUSED), evicted, None

@@ -50,6 +50,7 @@ class CodedTier(Tier):
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._corrupt = self._unreadable = 0
+        self._sealed: set[bytes] = set()  # keys whose records are not ours to open: held by nobody, and written anew
         self._plain: dict[bytes, bytes] = {}  # coded layout -> layout, of those that were named; few
         inner.on_lost = lambda keys: self.on_lost(keys)
 
@@ -64,6 +65,9 @@ class CodedTier(Tier):
                 outcomes.append(Put.KNOWN)
                 continue
             sealed = self._encoded(block)
+            if sealed is not None and block.key in self._sealed:
+                self.inner.delete(block.key)
+                self._sealed.discard(block.key)
             outcomes.append(Put.REFUSED if sealed is None else Put.STORED)
             if sealed is not None:
                 coded[index] = sealed
@@ -83,7 +87,13 @@ class CodedTier(Tier):
             return None
         self.reads.observe(len(found.payload), self._clock_s() - began_s)
         try:
-            return self._decoded(found, layout)
+            block = self._decoded(found, layout)
+            if block is None:
+                self._sealed.add(key)
+                self.on_lost([key])
+            else:
+                self._sealed.discard(key)
+            return block
         except ValueError:  # whole below, but not what we write: as damaged as a bad checksum
             with self._lock:
                 self._corrupt += 1
@@ -150,7 +160,7 @@ class CodedTier(Tier):
         return self.vault is not None and self.vault.erase(namespace)
 
     def contains(self, key: bytes, layout: bytes | None = None) -> bool:
-        return self.inner.contains(key, None if layout is None else self._below(layout))
+        return key not in self._sealed and self.inner.contains(key, None if layout is None else self._below(layout))
 
     def touch(self, key: bytes) -> None:
         self.inner.touch(key)
@@ -159,7 +169,9 @@ class CodedTier(Tier):
         self.inner.refresh(key, meta)
 
     def sweep(self) -> list[bytes]:
-        return self.inner.sweep()
+        swept = self.inner.sweep()
+        self._sealed.difference_update(swept)
+        return swept
 
     def of_namespace(self, namespace: bytes) -> list[bytes]:
         return self.inner.of_namespace(namespace)
@@ -172,10 +184,12 @@ class CodedTier(Tier):
         return self.inner.parent_of(key)
 
     def delete(self, key: bytes) -> bool:
+        self._sealed.discard(key)
         return self.inner.delete(key)
 
     def keys(self) -> list[bytes]:
-        return self.inner.keys()
+        held = self.inner.keys()
+        return [key for key in held if key not in self._sealed]
 
     def stats(self) -> TierStats:
         below = self.inner.stats()

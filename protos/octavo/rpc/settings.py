@@ -9,6 +9,7 @@ import difflib
 import json
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from octavo.manifest import Manifest, ManifestError, check_features, check_value
 Source = Literal["default", "file", "env", "flag"]
 ENV_PREFIX = "OCTAVO_"
 MANIFEST_ENV = "OCTAVO_MANIFEST"
+LARGEST = sys.float_info.max
 FOREIGN_ENV = {"OTEL_EXPORTER_OTLP_ENDPOINT": "observability.otlp_endpoint"}
 """Names of the ecosystem that stand for one of our keys."""
 
@@ -196,7 +198,11 @@ def _from_text(text: str, hint: Any) -> Any:
     if hint is str or (get_origin(hint) is Literal and all(isinstance(item, str) for item in get_args(hint))):
         return text
     if get_origin(hint) is tuple and not text.lstrip().startswith("["):
-        return [yaml.safe_load(part) for part in text.split(",") if part.strip()]
+        return [_from_yaml(part) for part in text.split(",") if part.strip()]
+    return _from_yaml(text)
+
+
+def _from_yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -236,6 +242,8 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
             for name, item in value.items()
         }
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not -LARGEST <= value <= LARGEST:  # NaN neither
+            raise ManifestError(f"{key}: {value!r} must be a finite number", field=key)
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -33,7 +33,7 @@ class PutPreloadResponse(_message.Message):
     def __init__(self, preload: _Optional[_Union[Preload, _Mapping]] = ..., replaced: _Optional[bool] = ..., build_us: _Optional[int] = ...) -> None: ...
 
 class Preload(_message.Message):
-    __slots__ = ("tenant", "name", "version", "form", "salt", "state", "why", "tokens", "blocks", "bytes", "pinned", "worker", "uses", "age_us", "source", "token_ids")
+    __slots__ = ("tenant", "name", "version", "form", "salt", "state", "why", "tokens", "blocks", "bytes", "pinned", "worker", "uses", "age_us", "source", "token_ids", "content")
     class SourceEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Preload(_message.Message):
     AGE_US_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     name: str
     version: int
@@ -73,7 +74,8 @@ class Preload(_message.Message):
     age_us: int
     source: _containers.ScalarMap[str, int]
     token_ids: bytes
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., form: _Optional[str] = ..., salt: _Optional[str] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., pinned: _Optional[bool] = ..., worker: _Optional[str] = ..., uses: _Optional[int] = ..., age_us: _Optional[int] = ..., source: _Optional[_Mapping[str, int]] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+    content: bytes
+    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., form: _Optional[str] = ..., salt: _Optional[str] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., pinned: _Optional[bool] = ..., worker: _Optional[str] = ..., uses: _Optional[int] = ..., age_us: _Optional[int] = ..., source: _Optional[_Mapping[str, int]] = ..., token_ids: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class ListPreloadsRequest(_message.Message):
     __slots__ = ("tenant",)
@@ -92,18 +94,20 @@ class ListPreloadsResponse(_message.Message):
     def __init__(self, preloads: _Optional[_Iterable[_Union[Preload, _Mapping]]] = ..., pinned_bytes: _Optional[int] = ..., pin_quota_bytes: _Optional[int] = ...) -> None: ...
 
 class GetPreloadRequest(_message.Message):
-    __slots__ = ("tenant", "name", "with_tokens", "known_version", "using")
+    __slots__ = ("tenant", "name", "with_tokens", "known_version", "using", "known_content")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     WITH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     USING_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_CONTENT_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     name: str
     with_tokens: bool
     known_version: int
     using: bool
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., with_tokens: _Optional[bool] = ..., known_version: _Optional[int] = ..., using: _Optional[bool] = ...) -> None: ...
+    known_content: bytes
+    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., with_tokens: _Optional[bool] = ..., known_version: _Optional[int] = ..., using: _Optional[bool] = ..., known_content: _Optional[bytes] = ...) -> None: ...
 
 class GetPreloadResponse(_message.Message):
     __slots__ = ("found", "preload")

@@ -657,7 +657,7 @@ class GetLiveRequest(_message.Message):
     def __init__(self, max_requests: _Optional[int] = ...) -> None: ...
 
 class GetLiveResponse(_message.Message):
-    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "stores", "waiting", "running", "recent", "requests_waiting", "requests_running", "ledger", "slo_classes", "waiting_prompt_tokens", "gateways", "counters", "tenants")
+    __slots__ = ("scheduler_boot_id", "ready", "why_not_ready", "workers", "stores", "waiting", "running", "recent", "requests_waiting", "requests_running", "ledger", "slo_classes", "waiting_prompt_tokens", "gateways", "counters", "tenants", "trials")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -681,6 +681,7 @@ class GetLiveResponse(_message.Message):
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
     scheduler_boot_id: str
     ready: bool
     why_not_ready: str
@@ -697,7 +698,8 @@ class GetLiveResponse(_message.Message):
     gateways: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, float]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
-    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[LiveWorker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[LiveStore, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., recent: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., slo_classes: _Optional[_Iterable[_Union[SloTarget, _Mapping]]] = ..., waiting_prompt_tokens: _Optional[int] = ..., gateways: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, float]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ...) -> None: ...
+    trials: _containers.RepeatedCompositeFieldContainer[LedgerTrial]
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., why_not_ready: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[LiveWorker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[LiveStore, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., recent: _Optional[_Iterable[_Union[LiveRequest, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., slo_classes: _Optional[_Iterable[_Union[SloTarget, _Mapping]]] = ..., waiting_prompt_tokens: _Optional[int] = ..., gateways: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, float]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., trials: _Optional[_Iterable[_Union[LedgerTrial, _Mapping]]] = ...) -> None: ...
 
 class LiveWorker(_message.Message):
     __slots__ = ("worker_id", "state", "running", "max_seqs", "blocks_total", "blocks_free", "blocks_cached", "block_bytes", "steps", "step_us", "block_map", "blocks_per_cell")
@@ -790,20 +792,86 @@ class LiveRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., trace_id: _Optional[str] = ..., phase: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., blocks: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., attempts: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., first_token_us: _Optional[int] = ..., ended_us_ago: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class LedgerRow(_message.Message):
-    __slots__ = ("technique", "entries", "saved_ms", "cost_ms", "saved_bytes", "cost_bytes")
+    __slots__ = ("technique", "entries", "saved_ms", "cost_ms", "saved_bytes", "cost_bytes", "held_ms", "hits", "hit_tokens", "asked_tokens", "tenant", "prompt")
     TECHNIQUE_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SAVED_MS_FIELD_NUMBER: _ClassVar[int]
     COST_MS_FIELD_NUMBER: _ClassVar[int]
     SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     COST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_MS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     technique: str
     entries: int
     saved_ms: float
     cost_ms: float
     saved_bytes: int
     cost_bytes: int
-    def __init__(self, technique: _Optional[str] = ..., entries: _Optional[int] = ..., saved_ms: _Optional[float] = ..., cost_ms: _Optional[float] = ..., saved_bytes: _Optional[int] = ..., cost_bytes: _Optional[int] = ...) -> None: ...
+    held_ms: float
+    hits: int
+    hit_tokens: int
+    asked_tokens: int
+    tenant: str
+    prompt: str
+    def __init__(self, technique: _Optional[str] = ..., entries: _Optional[int] = ..., saved_ms: _Optional[float] = ..., cost_ms: _Optional[float] = ..., saved_bytes: _Optional[int] = ..., cost_bytes: _Optional[int] = ..., held_ms: _Optional[float] = ..., hits: _Optional[int] = ..., hit_tokens: _Optional[int] = ..., asked_tokens: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt: _Optional[str] = ...) -> None: ...
+
+class GetLedgerRequest(_message.Message):
+    __slots__ = ("technique", "tenant")
+    TECHNIQUE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    technique: str
+    tenant: str
+    def __init__(self, technique: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class GetLedgerResponse(_message.Message):
+    __slots__ = ("rows", "trials", "tiers")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[LedgerRow]
+    trials: _containers.RepeatedCompositeFieldContainer[LedgerTrial]
+    tiers: _containers.RepeatedCompositeFieldContainer[TierRate]
+    def __init__(self, rows: _Optional[_Iterable[_Union[LedgerRow, _Mapping]]] = ..., trials: _Optional[_Iterable[_Union[LedgerTrial, _Mapping]]] = ..., tiers: _Optional[_Iterable[_Union[TierRate, _Mapping]]] = ...) -> None: ...
+
+class LedgerTrial(_message.Message):
+    __slots__ = ("technique", "prompt", "with_it", "without", "calibration", "off", "why", "turns", "net_ms")
+    TECHNIQUE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    WITH_IT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    OFF_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    NET_MS_FIELD_NUMBER: _ClassVar[int]
+    technique: str
+    prompt: str
+    with_it: int
+    without: int
+    calibration: float
+    off: bool
+    why: str
+    turns: int
+    net_ms: float
+    def __init__(self, technique: _Optional[str] = ..., prompt: _Optional[str] = ..., with_it: _Optional[int] = ..., without: _Optional[int] = ..., calibration: _Optional[float] = ..., off: _Optional[bool] = ..., why: _Optional[str] = ..., turns: _Optional[int] = ..., net_ms: _Optional[float] = ...) -> None: ...
+
+class TierRate(_message.Message):
+    __slots__ = ("worker_id", "tier", "bytes_per_us", "fixed_us", "loads")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_US_FIELD_NUMBER: _ClassVar[int]
+    FIXED_US_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    tier: str
+    bytes_per_us: float
+    fixed_us: float
+    loads: int
+    def __init__(self, worker_id: _Optional[str] = ..., tier: _Optional[str] = ..., bytes_per_us: _Optional[float] = ..., fixed_us: _Optional[float] = ..., loads: _Optional[int] = ...) -> None: ...
 
 class SloTarget(_message.Message):
     __slots__ = ("name", "ttft_ms", "itl_p99_ms")

@@ -65,6 +65,11 @@ class SchedulerServiceStub:
                 request_serializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.FromString,
                 _registered_method=True)
+        self.GetLedger = channel.unary_unary(
+                '/octavo.v1.SchedulerService/GetLedger',
+                request_serializer=octavo_dot_v1_dot_scheduler__pb2.GetLedgerRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetLedgerResponse.FromString,
+                _registered_method=True)
         self.DrainWorker = channel.unary_stream(
                 '/octavo.v1.SchedulerService/DrainWorker',
                 request_serializer=octavo_dot_v1_dot_scheduler__pb2.DrainWorkerRequest.SerializeToString,
@@ -117,6 +122,13 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLedger(self, request, context):
+        """What each technique saved and cost, per tenant and prompt length, and what its trials and its switch say.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainWorker(self, request, context):
         """A worker leaves: no new work, what runs ends, the rest goes to others at the deadline; progress until it has left.
         """
@@ -156,6 +168,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetTimeline,
                     request_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.SerializeToString,
+            ),
+            'GetLedger': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLedger,
+                    request_deserializer=octavo_dot_v1_dot_scheduler__pb2.GetLedgerRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_scheduler__pb2.GetLedgerResponse.SerializeToString,
             ),
             'DrainWorker': grpc.unary_stream_rpc_method_handler(
                     servicer.DrainWorker,
@@ -325,6 +342,33 @@ class SchedulerService:
             '/octavo.v1.SchedulerService/GetTimeline',
             octavo_dot_v1_dot_scheduler__pb2.GetTimelineRequest.SerializeToString,
             octavo_dot_v1_dot_scheduler__pb2.GetTimelineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.SchedulerService/GetLedger',
+            octavo_dot_v1_dot_scheduler__pb2.GetLedgerRequest.SerializeToString,
+            octavo_dot_v1_dot_scheduler__pb2.GetLedgerResponse.FromString,
             options,
             channel_credentials,
             insecure,

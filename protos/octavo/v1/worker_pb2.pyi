@@ -404,20 +404,24 @@ class Released(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., len: _Optional[int] = ..., computed_len: _Optional[int] = ...) -> None: ...
 
 class TransferDone(_message.Message):
-    __slots__ = ("xfer_id", "ok_blocks", "bytes", "lookup_us", "transfer_us", "tier")
+    __slots__ = ("xfer_id", "ok_blocks", "bytes", "lookup_us", "transfer_us", "tier", "queue_us", "deserialize_us")
     XFER_ID_FIELD_NUMBER: _ClassVar[int]
     OK_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_US_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_US_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    DESERIALIZE_US_FIELD_NUMBER: _ClassVar[int]
     xfer_id: int
     ok_blocks: int
     bytes: int
     lookup_us: int
     transfer_us: int
     tier: str
-    def __init__(self, xfer_id: _Optional[int] = ..., ok_blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., lookup_us: _Optional[int] = ..., transfer_us: _Optional[int] = ..., tier: _Optional[str] = ...) -> None: ...
+    queue_us: int
+    deserialize_us: int
+    def __init__(self, xfer_id: _Optional[int] = ..., ok_blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., lookup_us: _Optional[int] = ..., transfer_us: _Optional[int] = ..., tier: _Optional[str] = ..., queue_us: _Optional[int] = ..., deserialize_us: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("resource_id", "ok", "error")

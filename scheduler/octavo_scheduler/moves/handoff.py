@@ -12,6 +12,7 @@ Credit: a prefill begins, and its blocks go out, only while the pool that will d
 from __future__ import annotations
 
 from octavo_scheduler.admission import blocks_for
+from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.moves.credit import find_target, room, target_of
@@ -205,7 +206,11 @@ def arrived(cell: Cell, target: Worker, sequence: Sequence) -> None:
     if whole:
         cell.counters["handoffs_done"] += 1
         prefill_us = target.costs.predict_prefill_us(handoff.computed_len, cell.policy.max_num_batched_tokens)
-        cell.ledger.book("handoff", saved_ms=prefill_us * max(0, len(target.sequences) - 1) / 1000)
+        # what the target's other sequences did not stand still for
+        saved_ms = prefill_us * max(0, len(target.sequences) - 1) / 1000
+        exposed_ms = (cell.now_us - handoff.prefilled_us) / 1000
+        cell.switches.observe("handoff", request, saved_ms, exposed_ms)
+        cell.ledger.book("handoff", who_is(request), saved_ms=saved_ms, hit_tokens=handoff.computed_len)
     end(cell, request, "done" if whole else "recomputed", target=target.worker_id, recomputed=recomputed)
 
 

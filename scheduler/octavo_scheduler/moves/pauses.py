@@ -8,6 +8,7 @@ still cached, is found by its keys: a resume is an ordinary admission that finds
 
 from __future__ import annotations
 
+from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.events import Paused
 from octavo_scheduler.fleet import Worker
@@ -37,6 +38,8 @@ def announce(cell: Cell, event: Paused) -> str:
 def begin(cell: Cell, request: Request) -> None:
     """The turn is over and holds nothing: decide what becomes of its blocks."""
     if request.pause is None or request.name in cell.pauses or not request.choices:
+        return
+    if not cell.uses("pause", request):
         return
     if request.outcome is None or request.outcome.outcome != "finished":
         return
@@ -249,10 +252,13 @@ def admitted(cell: Cell, request: Request, worker: Worker, cached_tokens: int, l
     cost_us = held_us * len(pause.kept) / worker.pool.usable_blocks * scarcity(cell, worker)
     cell.ledger.book(
         "pause",
+        who_is(request),
         saved_ms=saved_us / 1000,
-        cost_ms=cost_us / 1000,
+        held_ms=cost_us / 1000,
+        hit_tokens=spared,
         saved_bytes=spared // worker.block_tokens * worker.block_bytes,
     )
+    cell.switches.observe("pause", request, saved_us / 1000, cost_us / 1000)
     cell.counters["pauses_resumed"] += 1
     cell.counters["pause_spared_tokens"] += spared
     cell.fact(

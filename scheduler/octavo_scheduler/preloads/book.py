@@ -6,6 +6,9 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from blake3 import blake3
+from octavo.packing import pack_u32
+
 from octavo_scheduler.prefix.pins import Pin
 from octavo_scheduler.request import Request
 
@@ -43,11 +46,20 @@ class Preload:
     uses: int = 0
     tag: bytes = b""
     restored: bool = False  # from an earlier scheduler: tried until it is there
+    _content: bytes = b""
 
     @property
     def held_blocks(self) -> int:
         """Blocks that are pinned now."""
         return len(self.pin.blocks) if self.pin is not None and self.pin.live else 0
+
+    @property
+    def content(self) -> bytes:
+        """16 bytes that tell what requests continue from any other: a version is used again once its name was removed."""
+        if not self._content:
+            said = "\0".join((self.form, self.salt)).encode()
+            self._content = blake3(said + b"\0" + pack_u32(self.prompt)).digest(16)
+        return self._content
 
 
 class PreloadBook:

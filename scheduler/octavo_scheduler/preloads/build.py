@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from octavo.keys import extend_keys, root_of
 
+from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import Keep
@@ -48,7 +49,7 @@ def refusal(cell: Cell, tenant: str, name: str, tokens: int) -> str:
 
 
 def put(cell: Cell, event: PreloadPut) -> None:
-    """Begins to build; the same content again changes nothing."""
+    """Begins to build; the same content again changes nothing, but for another that was to replace it."""
     book, name = cell.caching.book, (event.tenant, event.name)
     preload = Preload(
         event.tenant,
@@ -68,7 +69,11 @@ def put(cell: Cell, event: PreloadPut) -> None:
     )
     active = book.active.get(name)
     if active is not None and active.state == "ready" and _same(active, preload):
+        _withdraw(cell, book.pending.pop(name, None))
         return
+    pending = book.pending.get(name)
+    if pending is not None and pending.state == "building" and _same(pending, preload):
+        return  # a repeat waits for the same computation
     _withdraw(cell, book.pending.pop(name, None))
     book.pending[name] = preload
     build(cell, preload)
@@ -145,6 +150,7 @@ def ended(cell: Cell, request: Request) -> None:
     if (untold := found - sum(preload.source.values())) > 0:
         preload.source["store"] = untold
     preload.source["computed"] = len(request.prompt) - found
+    cell.ledger.book("preload", who_is(request), cost_ms=request.cost.prefill_us / 1000)
     _built(cell, preload, worker)
 
 
@@ -197,10 +203,12 @@ def keep_in(cell: Cell, store_id: str) -> None:
 
 
 def _withdraw(cell: Cell, preload: Preload | None) -> None:
-    """Its computation, if one is under way, runs to its end for nobody."""
-    if preload is not None and preload.request is not None:
-        cell.caching.book.by_request.pop(preload.request, None)
+    """Its computation, if one is under way, runs to its end for nobody; one that has not begun never does."""
+    if preload is not None and (request := preload.request) is not None:
+        cell.caching.book.by_request.pop(request, None)
         preload.request = None
+        if all(choice.sequence is None for choice in request.choices):
+            cell.queue.remove(request)
 
 
 def _release(cell: Cell, preload: Preload, kept: set[bytes]) -> int:

@@ -45,6 +45,7 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         self._secret = secret
         self._shelf = shelf
         self._log = log
+        self._keeping: set[asyncio.Task[None]] = set()
 
     def restore(self) -> None:
         """What an earlier scheduler kept. Raises OctavoError when the generations cannot be read."""
@@ -110,13 +111,37 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
 
     async def _until_built(self, preload: Preload, context: Context) -> None:
         """Ends the call when it failed, or when another content of the same name overtook it."""
-        book, name = self._driver.core.cell.caching.book, (preload.tenant, preload.name)
-        while preload.state == "building":
-            if preload not in (book.pending.get(name), book.active.get(name)):
-                await context.abort(grpc.StatusCode.ABORTED, "another content of this name was put meanwhile")
-            await asyncio.sleep(LOOK_S)
+        try:
+            await self._settled(preload)
+        except asyncio.CancelledError:  # its caller has left; it comes to serve all the same
+            task = asyncio.ensure_future(self._keep_later(preload))
+            self._keeping.add(task)
+            task.add_done_callback(self._keeping.discard)
+            raise
+        if preload.state == "building":
+            await context.abort(grpc.StatusCode.ABORTED, "another content of this name was put meanwhile")
         if preload.state == "failed":
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"the preload could not be computed: {preload.why}")
+
+    def _is_known(self, preload: Preload) -> bool:
+        book, name = self._driver.core.cell.caching.book, (preload.tenant, preload.name)
+        return preload in (book.pending.get(name), book.active.get(name))
+
+    async def _settled(self, preload: Preload) -> None:
+        """Returns when it is built, has failed, or is known no more."""
+        while preload.state == "building":
+            if not self._is_known(preload):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _keep_later(self, preload: Preload) -> None:
+        """`_keep` for nobody who waits."""
+        await self._settled(preload)
+        if preload.state == "ready" and self._is_known(preload):
+            try:
+                self._shelf.keep(preload)
+            except OSError as error:
+                self._log.warning("a preload serves that a restart will forget: %s", error)
 
     async def ListPreloads(self, request: pb.ListPreloadsRequest, context: Context) -> pb.ListPreloadsResponse:
         cell = self._driver.core.cell
@@ -134,13 +159,16 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         if request.using:
             self._driver.feed(PreloadUsed(self._driver.clock_us(), request.tenant, request.name))
         message = self._message(preload)
-        if request.with_tokens and request.known_version != preload.version:
+        if request.with_tokens and request.known_content != preload.content:
             message.token_ids = pack_u32(preload.prompt)
         return pb.GetPreloadResponse(found=True, preload=message)
 
     async def RemovePreload(self, request: pb.RemovePreloadRequest, context: Context) -> pb.RemovePreloadResponse:
+        try:  # from the disk first: a restart must never bring back what was removed
+            self._shelf.forget(request.tenant, request.name)
+        except OSError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the removal cannot be kept: {error}")
         result = self._fed(PreloadRemoved(self._driver.clock_us(), request.tenant, request.name))
-        self._shelf.forget(request.tenant, request.name)
         return pb.RemovePreloadResponse(found=result.found, blocks=result.blocks)
 
     async def PinPreload(self, request: pb.PinPreloadRequest, context: Context) -> pb.PinPreloadResponse:
@@ -241,6 +269,8 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         raise AssertionError("abort raises")
 
     async def _keep(self, preload: Preload, context: Context) -> None:
+        if self._driver.core.cell.caching.book.named(preload.tenant, preload.name) is not preload:
+            return  # removed or replaced between its end and our look at it: no restart may bring it back
         try:
             self._shelf.keep(preload)
         except OSError as error:
@@ -269,4 +299,5 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
             uses=preload.uses,
             age_us=max(0, self._driver.core.cell.now_us - preload.since_us),
             source=preload.source,
+            content=preload.content,
         )

@@ -128,12 +128,19 @@ class CellRun:
                 store = SimulatedStore(f"host{index}", index + 1, hardware.host_blocks)
             role = roles[index] if roles else "both"
             self._workers[index + 1] = SimulatedWorker(f"w{index}", index + 1, hardware, store, role)
+        workers_with = (worker.store for worker in self._workers.values())
+        self.stores = {store.store_id: store for store in workers_with if store is not None}
+        """By store id; what they are to hold from the start is given before `run`."""
+
+    def at(self, at_us: int, change: Callable[[SimulatedWorker], None]) -> None:
+        """Changes every worker at a time of the run, counted from the first arrival's zero: a link that slows down, say."""
+        for worker in self._workers.values():
+            self._at(START_US + at_us, change, worker)
 
     def run(self) -> CellResult:
         """To the end of the last request. Raises SimulationBroke."""
         self._feed(GatewayJoined(0, GATEWAY, "simulated"))
-        stores = {worker.store.store_id: worker.store for worker in self._workers.values() if worker.store is not None}
-        for store in stores.values():
+        for store in self.stores.values():
             self._feed(StoreJoined(0, store.store_id, store.connection))
         for worker in self._workers.values():
             self._feed(worker.hello(0))
@@ -226,9 +233,9 @@ class CellRun:
             service_ms[tally.row.tenant] += (unit_us * advanced + context_us) / 1000
 
     def _inventory(self, store_id: str) -> None:
-        # a simulated store loses no event: it is empty when it joins, and no gap can be reported later
-        connection = int(store_id.removeprefix("host")) + 1
-        self._feed(StoreInventory(self._now_us, store_id, connection, 0, [], True))
+        # a simulated store loses no event: no gap can be reported later
+        store = self.stores[store_id]
+        self._feed(StoreInventory(self._now_us, store_id, store.connection, 0, store.keys(), True))
 
     # -- the gateway ---------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,14 @@ class SimulatedStore:
     def __len__(self) -> int:
         return len(self._held)
 
+    def hold(self, keys: Sequence[bytes]) -> None:
+        """Holds these from before the run: the scheduler learns of them by the inventory."""
+        self._held.update(dict.fromkeys(keys))
+
+    def keys(self) -> list[bytes]:
+        """All that is held, the least recently used first."""
+        return list(self._held)
+
     def held_run(self, keys: Sequence[bytes]) -> int:
         """How many leading keys are held; they count as used."""
         for count, key in enumerate(keys):

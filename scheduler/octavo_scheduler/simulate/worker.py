@@ -35,6 +35,8 @@ class SimSequence(SeqView):
         "end_len",
         "ends_by",
         "held",
+        "hidden",
+        "joins_len",
         "prompt_len",
         "request_id",
         "seq",
@@ -60,6 +62,11 @@ class SimSequence(SeqView):
         self.wait_base = order.wait_base
         self.unsplit = False  # its leader still prefills for it
         self.held = False  # an Update paused it
+        self.joins_len = 0  # a load has ended that brought what lies between wait_base and here
+        # it computes up to where a load begins meanwhile: positions behind that are kept from it until it has joined
+        self.hidden = 0
+        if order.wait_xfer and order.wait_base > order.cached_len:
+            self.hidden, self.capacity = self.capacity - order.wait_base, order.wait_base
         self.siblings: list[SimSequence] = []
         self.spoke = False
         self.admitted_us = now_us
@@ -67,7 +74,20 @@ class SimSequence(SeqView):
 
     def settle_pause(self) -> None:
         """Something that it may wait for has changed."""
-        self.paused = self.held or self.unsplit or self.wait_xfer > 0
+        self.paused = self.held or self.unsplit or (self.wait_xfer > 0 and self.computed >= self.wait_base)
+
+    def grow(self, positions: int) -> None:
+        """More blocks were granted."""
+        if self.hidden:
+            self.hidden += positions
+        else:
+            self.capacity += positions
+
+    def join(self) -> None:
+        """Goes on behind what a load brought, once all before that is computed."""
+        if self.hidden and not self.wait_xfer and self.computed >= self.wait_base:
+            self.computed = min(max(self.computed, self.joins_len), self.length - 1)
+            self.capacity, self.hidden = self.capacity + self.hidden, 0
 
 
 class SimulatedWorker:
@@ -125,7 +145,8 @@ class SimulatedWorker:
         self._applied = 0
         self._by_seq: dict[int, SimSequence] = {}
         self._by_slot: dict[int, SimSequence] = {}
-        self._transfers: list[tuple[int, int, Load | Offload, int]] = []  # heap of (ends_us, xfer_id, order, took_us)
+        self._transfers: list[tuple[int, int, Load | Offload, int, int]] = []
+        """Heap of (ends_us, xfer_id, order, took_us, the part of it that waited for the link)."""
         self._step: Step | None = None
         self._steady: Step | None = None  # what compose would give again: nothing but decodes, nobody came or left
         self._step_us = 0
@@ -176,8 +197,8 @@ class SimulatedWorker:
             for order in orders:
                 self._apply(order, now_us)
         while self._transfers and self._transfers[0][0] <= now_us:
-            _ends, _xfer_id, order, took_us = heapq.heappop(self._transfers)
-            self._end_transfer(order, took_us)
+            _ends, _xfer_id, order, took_us, queue_us = heapq.heappop(self._transfers)
+            self._end_transfer(order, took_us, queue_us)
         step, self._steady = self._steady or compose(self._by_seq.values(), self.budget), None
         if step.starved:
             self._report.starved = step.starved
@@ -240,7 +261,11 @@ class SimulatedWorker:
             slot = chunk.slot
             sequence = by_slot[slot]
             sequence.computed = done = chunk.start + chunk.count
-            if sequence.capacity - done <= LOW_WATER:
+            if sequence.hidden:
+                sequence.join()
+                sequence.settle_pause()
+                done = sequence.computed
+            if sequence.capacity + sequence.hidden - done <= LOW_WATER:
                 low = True
             said = chunk.samples
             if fresh:
@@ -335,7 +360,7 @@ class SimulatedWorker:
         if isinstance(order, Grant):
             granted = self._by_seq.get(order.seq)
             if granted is not None:
-                granted.capacity += len(order.block_ids) * self.hardware.block_tokens
+                granted.grow(len(order.block_ids) * self.hardware.block_tokens)
             return
         self._steady = None
         if isinstance(order, Admit):
@@ -374,24 +399,30 @@ class SimulatedWorker:
         """Payloads share the worker's link, one after another; their fixed parts overlap."""
         size = len(order.block_ids) * self.hardware.block_bytes
         payload_us = size / self.hardware.tier_bytes_per_us
+        if isinstance(order, Load) and order.limit_us:  # what has not come by then is left
+            most_us = order.limit_us - max(0.0, self.link_free_us - now_us) - self.hardware.tier_fixed_us
+            payload_us = min(payload_us, max(0.0, most_us))
+        queue_us = max(0, int(self.link_free_us) - now_us)
         self.link_free_us = max(float(now_us), self.link_free_us) + payload_us
         self.link_us += payload_us
         self.link_bytes += size
         took_us = int(self.link_free_us + self.hardware.tier_fixed_us) - now_us
-        heapq.heappush(self._transfers, (now_us + took_us, order.xfer_id, order, took_us))
+        heapq.heappush(self._transfers, (now_us + took_us, order.xfer_id, order, took_us, queue_us))
 
-    def _end_transfer(self, order: Load | Offload, took_us: int) -> None:
+    def _end_transfer(self, order: Load | Offload, took_us: int, queue_us: int) -> None:
         ok = len(order.keys)
         if self.store is None:
             ok = 0
         elif isinstance(order, Load):
-            ok = self.store.held_run(order.keys)
+            payload_us = max(0.0, took_us - queue_us - self.hardware.tier_fixed_us)
+            passed = int((payload_us + 1) * self.hardware.tier_bytes_per_us / self.hardware.block_bytes)
+            ok = min(self.store.held_run(order.keys), passed)
         else:
             self.store.put(order.keys)
         size = ok * self.hardware.block_bytes
         lookup_us = int(self.hardware.tier_fixed_us)
         self._report.transfers_done.append(
-            TransferDone(order.xfer_id, ok, size, lookup_us, max(0, took_us - lookup_us), "dram")
+            TransferDone(order.xfer_id, ok, size, lookup_us, max(1, took_us - lookup_us - queue_us), "dram", queue_us)
         )
         self._flush = True
         if isinstance(order, Load):
@@ -402,6 +433,10 @@ class SimulatedWorker:
 
     def _start_after_load(self, sequence: SimSequence, ok_blocks: int) -> None:
         loaded = sequence.wait_base + ok_blocks * self.hardware.block_tokens
-        sequence.computed = min(max(sequence.computed, loaded), sequence.length - 1)
         sequence.wait_xfer = 0
+        if sequence.hidden:
+            sequence.joins_len = loaded
+            sequence.join()
+        else:
+            sequence.computed = min(max(sequence.computed, loaded), sequence.length - 1)
         sequence.settle_pause()

@@ -6,8 +6,10 @@ import math
 from dataclasses import replace
 
 import pytest
+from octavo_cli.main import app
 from octavo_cli.size.cag import Plan, Rates, break_even, check, chunk_tokens, self_hosted
 from octavo_cli.size.shape import BadSize
+from typer.testing import CliRunner
 
 PLAN = Plan(100_000, chunk_tokens("10x500"), 500, 500, cp=1.0, cc=0.1, retrieval=0.0, build=0.0, reuse=100)
 RATES = Rates(1000.0, 100.0, 0.0, 512, 100, 40_000_000, 1e9, 2000.0, "test")
@@ -64,10 +66,32 @@ def test_chunks(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"cp": 0.0}, "--cp"), ({"reuse": 0}, "--reuse"), ({"question": 0}, "--question"), ({"build": -1.0}, "--build")],
+    [
+        ({"cp": 0.0}, "--cp"),
+        ({"reuse": 0}, "--reuse"),
+        ({"question": 0}, "--question"),
+        ({"build": -1.0}, "--build"),
+        ({"cp": math.nan}, "--cp"),
+        ({"build": math.inf}, "--build"),
+        ({"context": 10**20}, "--context"),
+        ({"chunks": 10**20}, "--chunks"),
+    ],
 )
 def test_what_cannot_be_reckoned_with_names_the_option(changes: dict[str, float], word: str) -> None:
     with pytest.raises(BadSize, match=word):
         check(replace(PLAN, **changes))
     with pytest.raises(BadSize, match="COUNTxTOKENS"):
         chunk_tokens("tenx5")
+
+
+@pytest.mark.parametrize("text", ["²x5", "9" * 5000, "", "x", "-1x5"])
+def test_odd_chunks_are_refused(text: str) -> None:
+    with pytest.raises(BadSize, match="COUNTxTOKENS"):
+        chunk_tokens(text)
+
+
+@pytest.mark.parametrize("option", ["--retrieval-ms", "--hours", "--prefill-us", "--load-gib-s", "--scarcity"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_options_that_are_no_usable_number_are_named(option: str, value: str) -> None:
+    done = CliRunner().invoke(app, ["size", "cag", option, value])
+    assert isinstance(done.exception, BadSize) and str(done.exception).startswith(f"{option}:")

@@ -23,10 +23,10 @@ class Source:
         self.known: dict[tuple[str, str], Preloaded] = {}
         self.fetched = 0
 
-    async def use(self, tenant: str, name: str, known_version: int) -> Preloaded | None:
+    async def use(self, tenant: str, name: str, known_content: bytes) -> Preloaded | None:
         found = self.known.get((tenant, name))
-        if found is not None and found.version == known_version:
-            return Preloaded(found.version, found.form, found.salt, ())
+        if found is not None and found.content == known_content:
+            return Preloaded(found.content, found.form, found.salt, ())
         self.fetched += found is not None
         return found
 
@@ -36,7 +36,7 @@ def chat(text: str, **given: Any) -> RequestParams:
 
 
 def test_a_chat_behind_a_system_preload_is_the_conversation_with_that_system_message(admission: Admission) -> None:
-    held = Preloaded(1, "system", "", tuple(preload_ids(admission, DOCUMENTS, "system")))
+    held = Preloaded(b"1", "system", "", tuple(preload_ids(admission, DOCUMENTS, "system")))
     ids = continue_preload(admission, chat("When does it close?"), held)
     messages = [ChatMessage("system", "\n\n".join(DOCUMENTS)), ChatMessage("user", "When does it close?")]
     assert ids == admission.chat.encode(messages)
@@ -44,7 +44,7 @@ def test_a_chat_behind_a_system_preload_is_the_conversation_with_that_system_mes
 
 
 def test_a_raw_prompt_continues_raw_text_and_begins_nothing_anew(admission: Admission) -> None:
-    held = Preloaded(1, "raw", "", tuple(preload_ids(admission, ["One two."], "raw")))
+    held = Preloaded(b"1", "raw", "", tuple(preload_ids(admission, ["One two."], "raw")))
     params = RequestParams("generate", prompt_text=" Three.")
     assert continue_preload(admission, params, held) == [*held.token_ids, *admission.tokenizer.encode(" Three.")]
     ids = RequestParams("generate", prompt_ids=[5, 6])
@@ -57,13 +57,13 @@ def test_a_raw_prompt_continues_raw_text_and_begins_nothing_anew(admission: Admi
 
 def test_a_template_s_own_bos_is_left_out_behind_a_preload(admission: Admission) -> None:
     chatty = ChatRenderer("{{ bos_token }}[{{ messages[0].content }}]", admission.tokenizer)
-    held = Preloaded(1, "raw", "", (1, 5))
+    held = Preloaded(b"1", "raw", "", (1, 5))
     ids = continue_preload(replace(admission, chat=chatty), chat("x"), held)
     assert ids == [1, 5, *admission.tokenizer.encode("[x]")]
 
 
 def test_two_system_messages_and_a_template_without_a_border_are_refused(admission: Admission) -> None:
-    held = Preloaded(1, "system", "", (1, 2))
+    held = Preloaded(b"1", "system", "", (1, 2))
     both = RequestParams("chat", messages=[ChatMessage("system", "a"), ChatMessage("user", "b")])
     with pytest.raises(InvalidRequest, match="the preload is the system message"):
         continue_preload(admission, both, held)
@@ -89,10 +89,10 @@ async def test_the_content_in_force_is_asked_for_each_time_and_its_ids_only_once
     preloads = Preloads(source)
     with pytest.raises(UnknownPreload, match="octavo cache ls"):
         await preloads.use("t", "docs")
-    source.known["t", "docs"] = Preloaded(1, "raw", "", (1, 2, 3))
+    source.known["t", "docs"] = Preloaded(b"1", "raw", "", (1, 2, 3))
     assert (await preloads.use("t", "docs")).token_ids == (1, 2, 3)
     assert (await preloads.use("t", "docs")).token_ids == (1, 2, 3) and source.fetched == 1
-    source.known["t", "docs"] = Preloaded(2, "raw", "", (4,))
+    source.known["t", "docs"] = Preloaded(b"2", "raw", "", (4,))
     assert (await preloads.use("t", "docs")).token_ids == (4,) and source.fetched == 2
     del source.known["t", "docs"]
     with pytest.raises(UnknownPreload):
@@ -105,7 +105,7 @@ async def test_what_was_used_long_ago_is_fetched_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "KEPT_TOKENS", 4)
     source = Source()
     for name in ("a", "b"):
-        source.known["t", name] = Preloaded(1, "raw", "", (1, 2, 3))
+        source.known["t", name] = Preloaded(b"1", "raw", "", (1, 2, 3))
     preloads = Preloads(source)
     for name in ("a", "b", "a"):
         assert (await preloads.use("t", name)).token_ids == (1, 2, 3)
@@ -114,7 +114,7 @@ async def test_what_was_used_long_ago_is_fetched_again(monkeypatch: pytest.Monke
 
 def test_a_preload_s_salt_is_adopted_and_another_refused() -> None:
     params = RequestParams("generate", prompt_text="x")
-    adopt_salt(params, Preloaded(1, "raw", "s", ()))
+    adopt_salt(params, Preloaded(b"1", "raw", "s", ()))
     assert params.cache_salt == "s"
     with pytest.raises(InvalidRequest, match=r"cache\.salt"):
-        adopt_salt(params, Preloaded(1, "raw", "other", ()))
+        adopt_salt(params, Preloaded(b"1", "raw", "other", ()))

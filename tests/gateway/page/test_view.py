@@ -18,7 +18,7 @@ def request(tenant: str, name: str) -> dict[str, Any]:
 CELL: dict[str, Any] = {
     "ready": True, "why_not_ready": "", "waiting_count": 5, "running_count": 6, "waiting_prompt_tokens": 99,
     "workers": [{"worker_id": "w0"}], "stores": [{"store_id": "host0"}], "gateways": ["gw"],
-    "ledger": [{"technique": "prefix_cache"}], "counters": {"steps": 3.0},
+    "ledger": [{"technique": "prefix_cache"}], "trials": [{"technique": "join"}], "counters": {"steps": 3.0},
     "running": [request("acme", "a1"), request("globex", "g1")], "waiting": [request("globex", "g2")],
     "recent": [request("acme", "a0"), request("globex", "g0")],
     "slo_classes": [{"name": "chat", "ttft_ms": 500.0, "itl_p99_ms": 50.0}],

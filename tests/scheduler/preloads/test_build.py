@@ -208,3 +208,36 @@ def test_pins_yield_to_a_request_that_could_never_run_beside_them_and_come_back(
     shop.wait_us(7_000_000)
     shop.run()
     assert preload.held_blocks == 7
+
+
+def test_a_repeat_waits_for_the_same_computation_and_a_return_to_the_old_content_takes_the_new_one_back(
+    make_shop: Any,
+) -> None:
+    shop = make_shop()
+    first = shop.put("docs", DOCS, run=False)
+    assert shop.put("docs", DOCS) is first and first.state == "ready" and first.source == {"computed": 30}
+    shop.put("docs", [9] * 20, run=False)
+    assert shop.put("docs", DOCS) is first, "the last word counts, also when it is the first one again"
+    assert shop.cell.caching.book.named("default", "docs") is first and not shop.cell.caching.book.pending
+
+
+def test_updates_that_were_overtaken_before_they_began_are_never_computed(make_shop: Any) -> None:
+    shop = make_shop()
+    running = [shop.ask([number] * 20, max_tokens=30, run=False) for number in range(1, 5)]
+    shop.steps(4)  # every slot is taken
+    for number in range(20):
+        shop.put("docs", [number + 10] * 20, run=False)
+    assert len(shop.cell.queue) == 1
+    shop.run()
+    assert all(client.outcome == "finished" for client in running)
+    assert shop.cell.caching.book.named("default", "docs").prompt[0] == 29
+
+
+def test_contents_of_one_name_and_version_differ_in_form_salt_or_text(make_shop: Any) -> None:
+    shop = make_shop()
+    seen = set()
+    for given in ({}, {"form": "system"}, {"salt": "s"}):
+        seen.add(shop.put("docs", DOCS, **given).content)
+        shop.feed(PreloadRemoved(shop.simulation.now_us, "default", "docs"))
+    again = shop.put("docs", [9] * 20)
+    assert again.version == 1 and len(seen | {again.content}) == 4

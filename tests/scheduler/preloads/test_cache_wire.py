@@ -17,6 +17,7 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import cache_pb2 as pb
 from octavo.v1 import cache_pb2_grpc
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads import cache_wire
 from octavo_scheduler.preloads.cache_wire import CacheServicer
 from octavo_scheduler.preloads.shelf_link import Shelf
 
@@ -67,7 +68,7 @@ async def test_put_list_get_pin_evict_and_remove(tmp_path: Path) -> None:
         assert not (await stub.ListPreloads(pb.ListPreloadsRequest(tenant="u"))).preloads
         found = await stub.GetPreload(pb.GetPreloadRequest(tenant="t", name="docs", with_tokens=True, using=True))
         assert unpack_u32(found.preload.token_ids) == list(range(1, 31)) and found.preload.uses == 1
-        known = pb.GetPreloadRequest(tenant="t", name="docs", with_tokens=True, known_version=1)
+        known = pb.GetPreloadRequest(tenant="t", name="docs", with_tokens=True, known_content=found.preload.content)
         assert (await stub.GetPreload(known)).preload.token_ids == b""
         assert not (await stub.GetPreload(pb.GetPreloadRequest(tenant="u", name="docs"))).found
         off = await stub.PinPreload(pb.PinPreloadRequest(tenant="t", name="docs", pinned=False))
@@ -116,6 +117,74 @@ async def test_a_new_scheduler_has_preloads_and_generations_again(tmp_path: Path
         (live,) = cell.driver.core.cell.fleet.workers.values()
         assert live.index.match_len(keys, len(keys)) == len(keys)
         assert (await stub.RotateNamespace(pb.RotateNamespaceRequest(tenant="t"))).generation == 2
+
+
+async def test_another_content_after_a_removal_is_fetched_though_its_version_is_the_same(tmp_path: Path) -> None:
+    async with (
+        running_cell(POLICY) as cell,
+        running_worker(cell, chaos(1, num_blocks=40)),
+        cache_of(cell, tmp_path) as stub,
+    ):
+        await _until_worker(cell)
+        old = await stub.PutPreload(pb.PutPreloadRequest(tenant="t", name="docs", form="raw", tokens=DOCS))
+        await stub.RemovePreload(pb.RemovePreloadRequest(tenant="t", name="docs"))
+        other = pack_u32(range(50, 80))
+        new = await stub.PutPreload(pb.PutPreloadRequest(tenant="t", name="docs", form="raw", tokens=other))
+        assert old.preload.version == new.preload.version == 1
+        known = pb.GetPreloadRequest(tenant="t", name="docs", with_tokens=True, known_content=old.preload.content)
+        assert (await stub.GetPreload(known)).preload.token_ids == other
+
+
+async def test_what_was_removed_as_it_became_ready_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_wire, "LOOK_S", 0.3)
+    async with (
+        running_cell(POLICY) as cell,
+        running_worker(cell, chaos(1, num_blocks=40)),
+        cache_of(cell, tmp_path) as stub,
+    ):
+        await _until_worker(cell)
+        put = stub.PutPreload(pb.PutPreloadRequest(tenant="t", name="docs", form="raw", tokens=DOCS))
+        book = cell.driver.core.cell.caching.book
+        while ("t", "docs") not in book.active:
+            await asyncio.sleep(0)
+        assert (await stub.RemovePreload(pb.RemovePreloadRequest(tenant="t", name="docs"))).found
+        await put
+        assert not list(Shelf(tmp_path, LOG).preloads())
+
+
+async def test_a_preload_whose_caller_left_is_kept_all_the_same(tmp_path: Path) -> None:
+    async with (
+        running_cell(POLICY) as cell,
+        running_worker(cell, chaos(1, num_blocks=40)),
+        cache_of(cell, tmp_path) as stub,
+    ):
+        await _until_worker(cell)
+        put = stub.PutPreload(pb.PutPreloadRequest(tenant="t", name="docs", form="raw", tokens=DOCS))
+        while not list(cell.driver.core.cell.caching.book):
+            await asyncio.sleep(0)
+        put.cancel()
+        async with asyncio.timeout(10):
+            while not list(Shelf(tmp_path, LOG).preloads()):
+                await _breathe()
+
+
+async def test_a_removal_that_the_disk_refuses_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        running_cell(POLICY) as cell,
+        running_worker(cell, chaos(1, num_blocks=40)),
+        cache_of(cell, tmp_path) as stub,
+    ):
+        await _until_worker(cell)
+        await stub.PutPreload(pb.PutPreloadRequest(tenant="t", name="docs", form="raw", tokens=DOCS))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", _read_only)
+            code, said = await refused(stub.RemovePreload(pb.RemovePreloadRequest(tenant="t", name="docs")))
+        assert code is grpc.StatusCode.FAILED_PRECONDITION and "Read-only" in said
+        assert (await stub.GetPreload(pb.GetPreloadRequest(tenant="t", name="docs"))).found
+
+
+def _read_only(*_given: object, **_more: object) -> None:
+    raise OSError(30, "Read-only file system")
 
 
 async def _breathe() -> None:

@@ -146,8 +146,14 @@ function drawTables(moment) {
     row.tenant, limit(row.requests, row.concurrency), count(row.held_blocks), row.kv_share < 1 ? `${Math.round(100 * row.kv_share)}%` : "any",
     row.rate_tokens_per_s ? limit(Math.round(row.tokens_left), row.burst_tokens) : "any", count(row.rejected),
   ]));
-  table(byId("ledger"), ["technique", "entries", "saved", "cost", "net"], moment.ledger.map((row) => [
-    row.technique.replace("_", " "), count(row.entries), ms(row.saved_ms), ms(row.cost_ms), ms(row.saved_ms - row.cost_ms),
+  table(byId("ledger"), ["technique", "entries", "saved", "cost", "held", "net", "hit tokens"], moment.ledger.map((row) => [
+    row.technique.replace("_", " "), count(row.entries), ms(row.saved_ms), ms(row.cost_ms), ms(row.held_ms),
+    ms(row.saved_ms - row.cost_ms - row.held_ms), row.hit_tokens ? count(row.hit_tokens) : "",
+  ]));
+  const trials = moment.trials.filter((row) => row.without || row.turns);
+  table(byId("trials"), trials.length ? ["trial of", "prompt", "with", "without", "measured / said", "switch"] : [], trials.map((row) => [
+    row.technique.replace("_", " "), row.prompt, count(row.with_it), count(row.without),
+    row.calibration ? row.calibration.toFixed(2) : "", row.off ? `off: ${row.why}` : "on",
   ]));
 }
 

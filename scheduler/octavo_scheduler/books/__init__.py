@@ -1,0 +1,1 @@
+"""What each technique is worth: the books, the counterfactual, the switches, and whether a load pays."""

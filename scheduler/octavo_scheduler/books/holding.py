@@ -1,0 +1,82 @@
+"""What it costs to keep cached blocks: block-seconds times the price of a block-second when they were held.
+
+The price is the worker's time that a block of the pool stands for while it is wanted, as for pauses
+(moves/pause_costs.py): scarcity / blocks of the pool, so that a full pool costs one second per second. It changes all
+the time, so its integral is kept, and a block that rests notes where the integral stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from octavo_scheduler.books.book import Who
+
+Owner = tuple[str, Who]
+"""Technique and whose."""
+
+
+class Rest:
+    """Blocks that one request left in the cache, as far as nobody has taken them since."""
+
+    __slots__ = ("blocks", "owner", "since")
+
+    def __init__(self, owner: Owner, since: float) -> None:
+        self.owner = owner
+        self.since = since
+        self.blocks = 0
+
+
+class Holding:
+    """The cached blocks of one worker's pool. Milliseconds of worker time."""
+
+    __slots__ = ("_at_us", "_due_ms", "_integral_ms", "_of_block", "_open")
+
+    def __init__(self, now_us: int) -> None:
+        self._at_us = now_us
+        self._integral_ms = 0.0  # of the price of one block
+        self._of_block: dict[int, Rest] = {}
+        self._open: dict[Rest, None] = {}
+        self._due_ms: dict[Owner, float] = {}
+
+    def advance(self, now_us: int, scarcity: float, pool_blocks: int) -> None:
+        """Time passes; since the last call the pool's blocks were wanted this much."""
+        self._integral_ms += (now_us - self._at_us) / 1000 * scarcity / max(1, pool_blocks)
+        self._at_us = now_us
+
+    def rest(self, blocks: Iterable[int], owner: Owner) -> None:
+        """These stay in the cache now that `owner` leaves them. What was noted of them before is due."""
+        rest = Rest(owner, self._integral_ms)
+        for block in blocks:
+            self._take(block)
+            self._of_block[block] = rest
+            rest.blocks += 1
+        if rest.blocks:
+            self._open[rest] = None
+
+    def leave(self, blocks: Sequence[int]) -> None:
+        """These are cached no more: somebody uses them, or they were evicted."""
+        for block in blocks:
+            self._take(block)
+
+    def _take(self, block: int) -> None:
+        rest = self._of_block.pop(block, None)
+        if rest is None:
+            return
+        rest.blocks -= 1
+        if not rest.blocks:
+            del self._open[rest]
+        owner = rest.owner
+        self._due_ms[owner] = self._due_ms.get(owner, 0.0) + self._integral_ms - rest.since
+
+    def take_due(self) -> dict[Owner, float]:
+        """What blocks that are cached no more have cost, since the last call."""
+        due, self._due_ms = self._due_ms, {}
+        return due
+
+    def still_open(self) -> dict[Owner, float]:
+        """What blocks that are still cached have cost so far. O(requests that left them)."""
+        total: dict[Owner, float] = {}
+        for rest in self._open:
+            cost_ms = rest.blocks * (self._integral_ms - rest.since)
+            total[rest.owner] = total.get(rest.owner, 0.0) + cost_ms
+        return total

@@ -1,0 +1,89 @@
+"""What each technique saved and what it cost, per tenant and class of prompt length, in milliseconds and bytes."""
+
+from __future__ import annotations
+
+from octavo_scheduler.books.book import NOBODY, Book, Who
+
+TECHNIQUES = (
+    "prefix_cache",
+    "tier_load",
+    "offload",
+    "preemption",
+    "swap",
+    "handoff",
+    "pause",
+    "chunking",
+    "compression",
+    "join",
+    "routing",
+    "replication",
+    "prefetch",
+    "preload",
+)
+"""`preemption` is by recompute, `swap` by copies; `routing` is the choice of a worker by what it has cached, `replication` a
+prefix that spreads to another worker, `join` the wait for another's prefill of the same prefix, `preload` CAG."""
+
+MAX_ROWS = 4096
+OTHERS = "(others)"
+"""Tenant of what is booked once that many rows are there."""
+
+
+class Ledger:
+    """One book per technique, and one per technique, tenant and length class: their sums are equal."""
+
+    __slots__ = ("books", "rows")
+
+    def __init__(self) -> None:
+        self.books: dict[str, Book] = {name: Book() for name in TECHNIQUES}
+        self.rows: dict[tuple[str, Who], Book] = {}
+
+    def book(
+        self,
+        technique: str,
+        who: Who = NOBODY,
+        *,
+        saved_ms: float = 0.0,
+        cost_ms: float = 0.0,
+        held_ms: float = 0.0,
+        saved_bytes: int = 0,
+        cost_bytes: int = 0,
+        hit_tokens: int = 0,
+        asked_tokens: int = 0,
+        entries: int = 1,
+    ) -> None:
+        """Adds one entry, or several at once. Raises KeyError for a technique without a book."""
+        entry = Book(
+            entries,
+            saved_ms,
+            cost_ms,
+            held_ms,
+            saved_bytes,
+            cost_bytes,
+            1 if hit_tokens else 0,
+            hit_tokens,
+            asked_tokens,
+        )
+        self.books[technique].add(entry)
+        self._row(technique, who).add(entry)
+
+    def _row(self, technique: str, who: Who) -> Book:
+        row = self.rows.get((technique, who))
+        if row is None:
+            if len(self.rows) >= MAX_ROWS:
+                who = Who(OTHERS, who.length)
+            row = self.rows.setdefault((technique, who), Book())
+        return row
+
+    def counters(self) -> dict[str, float]:
+        """Flat names for GetStatus: ledger_<technique>_<entries|saved_ms|cost_ms|held_ms|saved_bytes|cost_bytes|hits|hit_tokens>."""
+        flat: dict[str, float] = {}
+        for name, book in self.books.items():
+            flat[f"ledger_{name}_entries"] = book.entries
+            flat[f"ledger_{name}_saved_ms"] = book.saved_ms
+            flat[f"ledger_{name}_cost_ms"] = book.cost_ms
+            flat[f"ledger_{name}_held_ms"] = book.held_ms
+            flat[f"ledger_{name}_saved_bytes"] = book.saved_bytes
+            flat[f"ledger_{name}_cost_bytes"] = book.cost_bytes
+            flat[f"ledger_{name}_hits"] = book.hits
+            flat[f"ledger_{name}_hit_tokens"] = book.hit_tokens
+        return flat

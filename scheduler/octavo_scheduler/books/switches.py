@@ -1,0 +1,106 @@
+"""Whether a technique is used for a class of requests: off while it loses, on again when its trials win.
+
+The latest entries decide, each by the share of what was at stake that it won or lost: one long stall must not outweigh
+a hundred gains. A trial's entry weighs more while the technique is off, since only one request of a hundred tells of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo_scheduler.books.book import length_name
+from octavo_scheduler.books.trial import Trial
+from octavo_scheduler.history import length_class
+from octavo_scheduler.request import Request
+
+SWITCHED = ("tier_load", "swap", "join", "handoff", "pause")
+"""Techniques that cost something each time."""
+_MEMORY = 0.15
+_MEMORY_OFF = 0.35
+ENOUGH = 6
+"""Entries before the first decision."""
+LOSS_SHARE = 0.1
+"""It must have lost more than this share of what it spent: an even game is no loss."""
+
+
+@dataclass(slots=True)
+class Switch:
+    """One technique for one class."""
+
+    trial: Trial = field(default_factory=Trial)
+    edge: float = 0.0  # (saved - spent) / the larger of both, of an entry, the latest weigh more
+    net_ms: float = 0.0
+    spent_ms: float = 0.0
+    entries: int = 0
+    off: bool = False
+    changes: int = 0
+    why: str = ""
+    """The figures that it was switched off for, or on again."""
+
+    def observe(self, saved_ms: float, spent_ms: float) -> bool:
+        """One entry. True when that turned the switch."""
+        self.entries += 1
+        weight = _MEMORY_OFF if self.off else max(_MEMORY, 1 / self.entries)
+        net_ms, most_ms = saved_ms - spent_ms, max(saved_ms, spent_ms)
+        self.edge += weight * ((net_ms / most_ms if most_ms > 0 else 0.0) - self.edge)
+        self.net_ms += weight * (net_ms - self.net_ms)
+        self.spent_ms += weight * (spent_ms - self.spent_ms)
+        if self.off and self.edge > 0:
+            return self._turn(off=False)
+        if not self.off and self.edge < -LOSS_SHARE and self.entries >= ENOUGH:
+            return self._turn(off=True)
+        return False
+
+    def _turn(self, off: bool) -> bool:
+        self.off = off
+        self.changes += 1
+        said = "loses" if off else "wins again"
+        self.why = f"{said}: net {self.net_ms:.1f} ms an entry, {self.spent_ms:.1f} ms of it spent, after {self.entries} entries"
+        return True
+
+
+class Switches:
+    """By technique and length class, over all tenants."""
+
+    __slots__ = ("_off", "by_class")
+
+    def __init__(self) -> None:
+        self.by_class: dict[tuple[str, int], Switch] = {}
+        self._off = 0
+
+    def of(self, technique: str, length: int) -> Switch:
+        """The switch of a class; it begins on."""
+        found = self.by_class.get((technique, length))
+        if found is None:
+            found = self.by_class[technique, length] = Switch()
+        return found
+
+    def observe(self, technique: str, request: Request, saved_ms: float, spent_ms: float) -> None:
+        """An entry of one of SWITCHED."""
+        switch = self.of(technique, length_class(len(request.prompt)))
+        if switch.observe(saved_ms, spent_ms):
+            self._off += 1 if switch.off else -1
+
+    @property
+    def any_off(self) -> bool:
+        """Something is switched off for somebody."""
+        return self._off > 0
+
+    def is_off(self, technique: str, request: Request) -> bool:
+        """Whether the technique is switched off for requests like this one."""
+        if not self._off:
+            return False
+        found = self.by_class.get((technique, length_class(len(request.prompt))))
+        return found is not None and found.off
+
+    def uses(self, technique: str, request: Request) -> bool:
+        """Whether a request goes with the technique: as the switch says, a sampled one the other way."""
+        return self.is_off(technique, request) == (technique in request.sampled)
+
+    def reasons(self) -> list[tuple[str, str, str]]:
+        """(technique, prompt tokens, why) of every class that is switched off."""
+        return [
+            (technique, length_name(length), switch.why)
+            for (technique, length), switch in sorted(self.by_class.items())
+            if switch.off
+        ]
