@@ -61,5 +61,5 @@ def _said(error: urllib.error.HTTPError, url: str) -> OctavoError:
     except (ValueError, KeyError, TypeError):
         return NoCluster(f"{url} answers {error.code}: it is no Octavo gateway; give its HTTP address with --url")
     if error.code == 401:
-        return Unauthenticated(f"{message} (--api-key)")
+        return Unauthenticated(message)
     return Overloaded(message) if error.code == 429 else Unavailable(message)

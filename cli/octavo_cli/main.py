@@ -6,7 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, Unauthenticated
 
 from octavo_cli.commands import (
     ask,
@@ -82,5 +82,6 @@ def main() -> None:
         app(prog_name="octavo")
     except OctavoError as error:
         sys.stdout.flush()
-        print(f"octavo: {' '.join(str(error).split())}", file=sys.stderr)
+        hint = " (--api-key)" if isinstance(error, Unauthenticated) else ""
+        print(f"octavo: {' '.join(str(error).split())}{hint}", file=sys.stderr)
         sys.exit(exit_code(error))

@@ -122,7 +122,9 @@ class Upstream:
                 "the scheduler does not answer; try again", reason="rejected-not-ready", retry_after_s=1.0
             )
         if not self._worker_ready or self.limits is None:
-            raise Unavailable("no worker is ready yet; try again", reason="rejected-not-ready", retry_after_s=1.0)
+            raise Unavailable(
+                "no worker is ready; try again, or see `octavo status`", reason="rejected-not-ready", retry_after_s=1.0
+            )
         return self.limits
 
     def submit(self, live: LiveRequest) -> None:

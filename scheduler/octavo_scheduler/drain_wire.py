@@ -47,7 +47,7 @@ def _named(driver: Driver, request: pb.DrainWorkerRequest) -> Worker:
     if not request.force and fleet.accepting() == [worker]:
         raise InvalidRequest(
             f"{request.worker_id} is the last worker that takes requests: they would wait, and fail without another; "
-            "start one first, or force it",
+            "start one first, or force it (--force)",
             field="force",
         )
     return worker

@@ -47,6 +47,17 @@ def test_a_refused_request_is_one_line_and_code_2(running: Any) -> None:
         assert done.returncode == 2 and "TEXT" in done.stderr and done.stderr.count("\n") == 1, words
 
 
+def test_class_priority_and_preload_are_sent(running: Any) -> None:
+    said = ("context", "--slo-class", "chat", "--priority", "-2", "--preload", "handbook")
+    for verb in ("chat", "complete"):
+        assert running(verb, *said).stdout == "chat -2 handbook \n", verb
+
+
+def test_a_missing_key_names_the_flag(running: Any) -> None:
+    done = running("chat", "locked")
+    assert done.returncode == 2 and done.stderr == "octavo: an API key is needed (--api-key)\n"
+
+
 def test_errors_that_the_caller_must_mend_are_code_2() -> None:
     assert [exit_code(kind("no")) for kind in (InvalidRequest, UnknownModel, Unauthenticated)] == [2, 2, 2]
     assert exit_code(DeadlineExceeded("late")) == 1

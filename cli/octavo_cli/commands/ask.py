@@ -23,12 +23,15 @@ ModelName = Annotated[str, typer.Option("--model", help="Served model id.")]
 ApiKey = Annotated[str, typer.Option("--api-key", help="Key of your tenant.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Longest answer.")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="0 is greedy.")]
-TopP = Annotated[float | None, typer.Option("--top-p")]
-TopK = Annotated[int | None, typer.Option("--top-k")]
-MinP = Annotated[float | None, typer.Option("--min-p")]
+TopP = Annotated[float | None, typer.Option("--top-p", help="Draw from the likeliest that hold this share, 0 to 1.")]
+TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from so many likeliest; 0: all.")]
+MinP = Annotated[float | None, typer.Option("--min-p", help="Leave out what is below this share of the likeliest.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Same seed, same text.")]
 Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop string; may be given several times.")]
 Deadline = Annotated[float | None, typer.Option("--deadline-s", help="Seconds the whole answer may take.")]
+SloClass = Annotated[str, typer.Option("--slo-class", help="One of scheduler.slo_classes; absent: the default.")]
+Priority = Annotated[int | None, typer.Option("--priority", help="Larger is more urgent.")]
+Preload = Annotated[str, typer.Option("--preload", help="Continue this preload; see `octavo cache ls`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON, with usage and timings.")]
 System = Annotated[str, typer.Option("--system", help="System message.")]
 RETRY = RetryPolicy(max_attempts=4)
@@ -49,6 +52,9 @@ def complete(
     seed: Seed = None,
     stop: Stop = None,
     deadline_s: Deadline = None,
+    slo_class: SloClass = "",
+    priority: Priority = None,
+    preload: Preload = "",
     as_json: AsJson = False,
 ) -> None:
     """Complete a raw prompt; only the completion is printed."""
@@ -62,6 +68,9 @@ def complete(
         seed=seed,
         stop=stop,
         deadline_s=deadline_s,
+        slo_class=slo_class,
+        priority=priority,
+        cache={"preload": preload} if preload else None,
     )
     with Client(gateway_url(url, run_dir), api_key=api_key, retry=RETRY) as client:
         _print_stream(client.generate_stream(_read(text), **options), as_json)
@@ -82,6 +91,9 @@ def chat(
     seed: Seed = None,
     stop: Stop = None,
     deadline_s: Deadline = None,
+    slo_class: SloClass = "",
+    priority: Priority = None,
+    preload: Preload = "",
     as_json: AsJson = False,
 ) -> None:
     """Talk to the model: one answer with TEXT, a conversation without."""
@@ -95,6 +107,9 @@ def chat(
         seed=seed,
         stop=stop,
         deadline_s=deadline_s,
+        slo_class=slo_class,
+        priority=priority,
+        cache={"preload": preload} if preload else None,
     )
     address = gateway_url(url, run_dir)
     with Client(address, api_key=api_key, retry=RETRY) as client:

@@ -116,6 +116,8 @@ def list_preloads(
         return
     for item in found.preloads:
         typer.echo(_line(item))
+    if not found.preloads:
+        typer.echo("no preloads; `octavo cache preload FILE --name NAME` makes one")
     typer.echo(f"pinned {both(found.pinned_bytes)} of {both(found.pin_quota_bytes)}")
 
 

@@ -29,6 +29,10 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
     async def _answer(self, who: Any, text: str, options: Any, context: Any, kind: Any) -> AsyncIterator[Any]:
         if text == "refuse":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "prompt: refuse is refused; say something else")
+        if text == "locked":
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "an API key is needed")
+        if text == "context":
+            text = f"{who.slo_class} {who.priority} {who.cache.preload}"
         with self._tracer.start_as_current_span("request", attributes={"request.id": who.request_id}) as span:
             trace_id = f"{span.get_span_context().trace_id:032x}"
             yield kind(started=pb.Started(request_id=who.request_id, model="fake", trace_id=trace_id, prompt_tokens=3))
