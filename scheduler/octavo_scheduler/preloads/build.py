@@ -98,6 +98,11 @@ def build(cell: Cell, preload: Preload) -> None:
         preload.state, preload.pinned = "failed", False
         preload.why = "it was made for another model or KV layout; preload it again"
         return
+    longest = max(worker.hello.max_model_len for worker in workers)
+    if longest and len(preload.prompt) >= longest:  # a restart with other settings, or only smaller workers are left
+        preload.state, preload.pinned = "failed", False
+        preload.why = f"its {len(preload.prompt)} tokens exceed the context of {longest}; preload less"
+        return
     _make_keys(preload, workers[0])
     for worker in workers:
         if worker.index.match_len(preload.keys, len(preload.keys)) == len(preload.keys):

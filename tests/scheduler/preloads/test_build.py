@@ -254,3 +254,12 @@ def test_preloads_are_paid_for_from_the_tenant_s_budget(make_shop: Any) -> None:
     assert why.startswith("texts: tenant default has 1") and "tenants.limits rate_tokens_per_s 1" in why
     shop.wait_us(25_000_000)
     assert not shop.refusal("docs", 30)
+
+
+def test_one_that_was_kept_for_a_longer_context_is_never_sent_to_a_worker(make_shop: Any) -> None:
+    shop = make_shop()
+    kept = shop.put("docs", [5] * 200, restored=True)
+    assert (kept.state, kept.pinned) == ("failed", False) and "200 tokens exceed the context of 120" in kept.why
+    shop.wait_us(6_000_000)
+    assert kept.state == "failed" and shop.links[0].worker.computed_tokens == 0
+    assert shop.ask(DOCS).outcome == "finished"
