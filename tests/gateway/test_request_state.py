@@ -23,7 +23,9 @@ def test_round_trip(admission: Admission) -> None:
     state = dump_state(admitted)
     assert len(state) < 1500
     loaded = load_state(state, admitted.prompt_ids)
-    assert loaded == dataclasses.replace(admitted, prompt_keys=b"", root_key=b"", namespace_root=b"", deadline_s=None)
+    assert loaded == dataclasses.replace(
+        admitted, prompt_keys=b"", root_key=b"", namespace_root=b"", namespace_tag=b"", deadline_s=None
+    )
     again = admission.rekey(loaded, LIMITS)
     assert (again.prompt_keys, again.namespace_root) == (admitted.prompt_keys, admitted.namespace_root)
 
