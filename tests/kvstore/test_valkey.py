@@ -201,3 +201,20 @@ def test_hosts_share_one_key_per_namespace_and_erasing_it_reaches_all(world: Wor
 def test_an_address_that_is_none_names_the_setting(url: str) -> None:
     with pytest.raises(OctavoError, match=r"cache\.valkey_url"):
         connect(url, 1.0)
+
+
+def test_what_others_left_under_our_names_costs_nobody_else_s_blocks(world: World) -> None:
+    one = world.tier()
+    block = make_block(1, 50_000)
+    assert one.put(block)[0] is Put.STORED
+    raw = connect(world.server.url, 5.0)
+    raw.lpush(PREFIX + key_of(2), b"no string")
+    raw.hset(PREFIX + key_of(3), b"a", b"b")
+    raw.set(PREFIX + key_of(4), b"short")
+    raw.set(PREFIX + b"no key", b"x" * 1000)
+    two = world.tier()
+    assert two.keys() == [block.key] and two.get(block.key, LAYOUT) == block and two.errors == 0
+    one.refresh_now()
+    assert one.get(block.key, LAYOUT) == block and one.errors == 0
+    assert two.put(make_block(2, 50_000))[0] is Put.STORED, "a name of ours is ours to write"
+    assert two.get(key_of(2), LAYOUT) == make_block(2, 50_000)

@@ -74,8 +74,8 @@ class Walk:
                 "less": {"ttft_ms": 30.0, "on_overload": "degrade", "degrade_pool": "spare", "degrade_max_tokens": 2.0},
                 "own": {"policy": rng.choice(ORDERS), "weight": 2.0} if rng.random() < 0.5 else {"itl_p99_ms": 5.0},
             },
-            load_path=rng.choice(("auto", "overlap", "overlap", "load")),
-            counterfactual_share=rng.choice((0.0, 0.1)),
+            load_path=("auto", "overlap", "load")[seed // 2 % 3],
+            counterfactual_share=0.1 * (seed % 2),
         )
         self.simulation = Simulation(rng, policy, delay_us=rng.choice((0, 2000, 30_000)))
         self.stores = [ChaosStore(rng)]

@@ -45,7 +45,8 @@ def _error(error: grpc.aio.AioRpcError) -> OctavoError:
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(said, field=said.partition(":")[0])
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Overloaded(said, reason="rejected-pin-quota", field=said.partition(":")[0])
+        reason = "rejected-tenant-tokens" if "tenants.limits" in said else "rejected-pin-quota"
+        return Overloaded(said, reason=reason, field=said.partition(":")[0])
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return UnknownPreload(said, field="name")
     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:

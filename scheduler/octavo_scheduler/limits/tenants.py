@@ -112,6 +112,13 @@ class Tenants:
         account.at_us = now_us
         request.charged_tokens = tokens
 
+    def spend(self, tenant: str, tokens: int, now_us: int) -> None:
+        """Charges work that is no request of the tenant's: a preload that it put or pinned."""
+        if self.limits_of(tenant).rate_tokens_per_s:
+            account = self._account(tenant, now_us)
+            account.level = self.level(tenant, now_us) - tokens
+            account.at_us = now_us
+
     def close(self, request: Request, now_us: int) -> None:
         """The request has ended: the charge becomes what it took; without any work, nothing."""
         account = self.accounts.get(request.tenant)

@@ -45,6 +45,8 @@ def refusal(cell: Cell, tenant: str, name: str, tokens: int) -> str:
             f"cache.preload_reserve_tokens {policy.preload_reserve_tokens}; shorten the documents"
         )
     why = over_quota(cell, tenant, tokens // block_tokens, besides=name)
+    if not why and (refused := cell.tenants.refusal(tenant, tokens, cell.now_us)) is not None:
+        why = refused.message
     return f"texts: {why}" if why else ""
 
 
@@ -76,6 +78,8 @@ def put(cell: Cell, event: PreloadPut) -> None:
         return  # a repeat waits for the same computation
     _withdraw(cell, book.pending.pop(name, None))
     book.pending[name] = preload
+    if not event.restored:
+        cell.tenants.spend(event.tenant, len(event.prompt), cell.now_us)
     build(cell, preload)
 
 
@@ -93,6 +97,11 @@ def build(cell: Cell, preload: Preload) -> None:
     if preload.restored and preload.root_key not in (b"", workers[0].hello.root_key):
         preload.state, preload.pinned = "failed", False
         preload.why = "it was made for another model or KV layout; preload it again"
+        return
+    longest = max(worker.hello.max_model_len for worker in workers)
+    if longest and len(preload.prompt) >= longest:  # a restart with other settings, or only smaller workers are left
+        preload.state, preload.pinned = "failed", False
+        preload.why = f"its {len(preload.prompt)} tokens exceed the context of {longest}; preload less"
         return
     _make_keys(preload, workers[0])
     for worker in workers:
@@ -244,6 +253,7 @@ def set_pinned(cell: Cell, event: PreloadPinned) -> None:
         _let_go(cell, preload)
     elif not preload.held_blocks and preload.request is None:
         preload.state = "building"
+        cell.tenants.spend(event.tenant, len(preload.prompt), cell.now_us)
         build(cell, preload)
 
 

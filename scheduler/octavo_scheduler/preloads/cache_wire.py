@@ -265,6 +265,7 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
 
     async def _refuse(self, context: Context, why: str) -> NoReturn:
         code = grpc.StatusCode.UNAVAILABLE if "retry" in why else grpc.StatusCode.INVALID_ARGUMENT
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED if "tenants.limits" in why else code
         await context.abort(code, why)
         raise AssertionError("abort raises")
 

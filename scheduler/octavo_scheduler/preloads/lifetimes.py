@@ -8,6 +8,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+LEAST_COMPACTED = 1024
+"""Below this many entries those that mean nothing any more may stay; above it at most as many as mean something."""
+
 
 class Lifetimes:
     """Key -> when it ends. Ended keys come out of `due`, which the cell then drops everywhere."""
@@ -21,13 +24,22 @@ class Lifetimes:
     def __len__(self) -> int:
         return len(self._until_us)
 
+    @property
+    def entries(self) -> int:
+        """Of the list of ends, those that mean nothing any more included."""
+        return len(self._due)
+
     def __contains__(self, key: bytes) -> bool:
         return key in self._until_us
 
     def begin(self, key: bytes, until_us: int) -> None:
         """A block was indexed that nobody had: it lives until then."""
         self._until_us[key] = until_us
-        heapq.heappush(self._due, (until_us, key))
+        if len(self._due) > LEAST_COMPACTED and len(self._due) > 2 * len(self._until_us):
+            self._due = [(end_us, held) for held, end_us in self._until_us.items()]
+            heapq.heapify(self._due)
+        else:
+            heapq.heappush(self._due, (until_us, key))
 
     def extend(self, keys: Iterable[bytes], until_us: int) -> None:
         """Somebody uses them too, and wants them until then; 0: for good."""

@@ -6,6 +6,7 @@ ids are text. A file that cannot be read costs that preload and a line in the lo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from array import array
@@ -81,7 +82,8 @@ class Shelf:
             ) from error
 
     def keep(self, preload: Preload) -> None:
-        """Writes it, in place of an earlier version. Raises OSError."""
+        """Writes it, in place of an earlier version. Raises OSError; the name is then forgotten, for an earlier version
+        must not come back in its place."""
         content = {
             FORMAT: VERSION,
             "tenant": preload.tenant,
@@ -93,7 +95,14 @@ class Shelf:
             "pinned": preload.pinned,
             "tokens": pack_u32(preload.prompt).hex(),
         }
-        self._write(self._path(preload.tenant, preload.name), content)
+        path = self._path(preload.tenant, preload.name)
+        try:
+            self._write(path, content)
+        except OSError:
+            for left in (path.with_suffix(".part"), path):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+            raise
 
     def forget(self, tenant: str, name: str) -> None:
         """Removes it; no error when it is not there."""

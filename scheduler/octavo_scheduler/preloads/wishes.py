@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.preloads.leaving import Leaving, tier_bits
+from octavo_scheduler.preloads.quota import over_quota
 from octavo_scheduler.preloads.state import RequestPin
 from octavo_scheduler.request import Choice, Request, Sequence
 
@@ -47,7 +48,8 @@ def leave(cell: Cell, worker: Worker, sequence: Sequence) -> None:
     keys = [key for at in range(full) if (key := sequence.choice.key(at, worker.block_tokens)) is not None]
     if rule.priority:
         worker.index.prioritize(keys, rule.priority, end_us)
-    if rule.pin:
+    # asked again: others that were taken on beside it may have used up the quota since
+    if rule.pin and not over_quota(cell, request.tenant, len(keys)):
         cell.counters["pinned_requests"] += 1
         pin = worker.index.pin(keys, end_us, rule.priority)
         cell.caching.pins.append(RequestPin(request.tenant, worker.epoch, pin, tuple(keys)))

@@ -241,3 +241,25 @@ def test_contents_of_one_name_and_version_differ_in_form_salt_or_text(make_shop:
         shop.feed(PreloadRemoved(shop.simulation.now_us, "default", "docs"))
     again = shop.put("docs", [9] * 20)
     assert again.version == 1 and len(seen | {again.content}) == 4
+
+
+def test_preloads_are_paid_for_from_the_tenant_s_budget(make_shop: Any) -> None:
+    limits = {"default": {"rate_tokens_per_s": 1.0, "burst_tokens": 70.0}}
+    shop = make_shop(tenant_limits=limits)
+    for number in (1, 2):
+        assert not shop.refusal("docs", 30)
+        shop.put("docs", [number] * 30)
+    shop.put("docs", [2] * 30)  # changes nothing, costs nothing
+    why = shop.refusal("docs", 30)
+    assert why.startswith("texts: tenant default has 1") and "tenants.limits rate_tokens_per_s 1" in why
+    shop.wait_us(25_000_000)
+    assert not shop.refusal("docs", 30)
+
+
+def test_one_that_was_kept_for_a_longer_context_is_never_sent_to_a_worker(make_shop: Any) -> None:
+    shop = make_shop()
+    kept = shop.put("docs", [5] * 200, restored=True)
+    assert (kept.state, kept.pinned) == ("failed", False) and "200 tokens exceed the context of 120" in kept.why
+    shop.wait_us(6_000_000)
+    assert kept.state == "failed" and shop.links[0].worker.computed_tokens == 0
+    assert shop.ask(DOCS).outcome == "finished"

@@ -73,3 +73,19 @@ def test_a_folder_that_cannot_be_is_refused_at_the_start(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(OctavoError, match=r"cache\.preloads_path: .* cannot be written"):
         Shelf(tmp_path / "file" / "shelf", LOG)
+
+
+def test_a_full_disk_forgets_the_name_instead_of_bringing_an_earlier_version_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(tmp_path, LOG)
+    shelf.keep(preload(version=3))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", _full)
+        with pytest.raises(OSError, match="No space"):
+            shelf.keep(preload(version=4))
+    assert list(shelf.preloads()) == [] and list(tmp_path.iterdir()) == []
+
+
+def _full(*_given: object, **_more: object) -> None:
+    raise OSError(28, "No space left on device")

@@ -121,3 +121,14 @@ def test_lifetimes_are_a_heap_of_the_latest_wishes() -> None:
     lives.begin(b"c", 40)
     lives.extend([b"c"], 0)
     assert lives.due(100) == []
+
+
+def test_requests_at_once_never_pin_more_than_the_quota_together(make_shop: Any) -> None:
+    shop = make_shop(pin_quota_bytes={"default": 8_000.0}, pin_share=1.0)
+    clients = [
+        shop.ask([number] * 16, max_tokens=4, run=False, cache=shop.rule(ttl_us=9_000_000, pin=True))
+        for number in (1, 2, 3)
+    ]
+    shop.run()
+    assert [client.outcome for client in clients] == ["finished"] * 3
+    assert 0 < shop.cell.caching.pinned_blocks("default") <= 8
