@@ -49,6 +49,10 @@ class HttpTarget:
             response = await self._client.get(f"{self._base}/models", timeout=CONNECT_TIMEOUT_S)
         except httpx.HTTPError as error:
             raise Unavailable(f"no answer from {self._base}: {error!r}", reason="unreachable") from error
+        if response.status_code == 404:
+            raise InvalidRequest(
+                f"--url: nothing is at {self._base}/models; end it as http://HOST:PORT/v1", field="url"
+            )
         if response.status_code != 200:
             raise _refusal(response.status_code, response.content)
         try:

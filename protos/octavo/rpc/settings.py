@@ -243,7 +243,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         }
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not -LARGEST <= value <= LARGEST:  # NaN neither
-            raise ManifestError(f"{key}: {value!r} must be a finite number", field=key)
+            raise ManifestError(f"{key}: {value!r} must be a finite number", field=field)
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
         return value

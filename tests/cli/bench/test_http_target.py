@@ -116,3 +116,10 @@ async def test_a_model_list_that_is_none_is_told(models: Any, said: str) -> None
         with pytest.raises(OctavoError, match=said) as caught:
             await target.describe()
     assert isinstance(caught.value, InternalError | InvalidRequest)
+
+
+async def test_an_address_without_its_path_names_the_fix() -> None:
+    answer = b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    async with raw_server(answer) as url, HttpTarget(url) as target:
+        with pytest.raises(InvalidRequest, match=r"--url: nothing is at .*/models; end it as http://HOST:PORT/v1"):
+            await target.describe()
