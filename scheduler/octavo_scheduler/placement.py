@@ -10,7 +10,16 @@ from __future__ import annotations
 import heapq
 
 from octavo_scheduler import lifecycle
-from octavo_scheduler.admission import Plan, blocks_for, fits, load_path, make_plan, next_group, usable_keys
+from octavo_scheduler.admission import (
+    Plan,
+    blocks_for,
+    fits,
+    least_blocks,
+    load_path,
+    make_plan,
+    next_group,
+    usable_keys,
+)
 from octavo_scheduler.books.path import Way
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
@@ -43,6 +52,10 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
         keys = []
     serving, sources = split_roles(accepting)
+    if sources and not (serving := [worker for worker in serving if _can_hold(worker, request, len(group))]):
+        # no pool to decode in is large enough: whoever prefills serves it whole, or it would wait for ever
+        serving = [worker for worker in sources if _can_hold(worker, request, len(group))]
+        sources = []
     plan = _best_on(cell, request, serving, group, keys)
     if not sources or request in cell.arriving or not possible(cell, group, keys):
         return plan
@@ -52,6 +65,11 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if handed is None:
         return None if waits_for_credit(cell, plan, sources, serving) else plan
     return handed if pays(cell, plan, handed) else plan
+
+
+def _can_hold(worker: Worker, request: Request, choices: int) -> bool:
+    need = least_blocks(len(request.prompt), request.max_tokens, choices, worker.block_tokens)
+    return need <= worker.pool.usable_blocks
 
 
 def _best_on(
