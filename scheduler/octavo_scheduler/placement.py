@@ -52,10 +52,8 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
         keys = []
     serving, sources = split_roles(accepting)
-    if sources and not (serving := [worker for worker in serving if _can_hold(worker, request, len(group))]):
-        # no pool to decode in is large enough: whoever prefills serves it whole, or it would wait for ever
-        serving = [worker for worker in sources if _can_hold(worker, request, len(group))]
-        sources = []
+    if sources and not any(_can_hold(worker, request, len(group)) for worker in serving):
+        serving, sources = sources, []  # too large for every pool that decodes: a prefill worker serves it whole
     plan = _best_on(cell, request, serving, group, keys)
     if not sources or request in cell.arriving or not possible(cell, group, keys):
         return plan
@@ -68,8 +66,9 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
 
 
 def _can_hold(worker: Worker, request: Request, choices: int) -> bool:
+    """Whether the request can ever run on this worker alone."""
     need = least_blocks(len(request.prompt), request.max_tokens, choices, worker.block_tokens)
-    return need <= worker.pool.usable_blocks
+    return need <= worker.pool.usable_blocks and choices <= worker.max_seqs
 
 
 def _best_on(

@@ -20,13 +20,22 @@ BLOCK = 4
 
 
 def pair(
-    policy: Policy = CHUNKS, roles: tuple[str, ...] = ("prefill", "decode"), blocks: int = 65, seqs: int = 4
+    policy: Policy = CHUNKS,
+    roles: tuple[str, ...] = ("prefill", "decode"),
+    blocks: int | tuple[int, ...] = 65,
+    seqs: int = 4,
 ) -> tuple[Simulation, int]:
     simulation = Simulation(Random(1), policy, delay_us=0)
     store = ChaosStore(Random(2))
     for number, role in enumerate(roles):
         worker = ChaosWorker(
-            Random(3), f"w{number}", num_blocks=blocks, max_seqs=seqs, store=store, calm=True, role=role
+            Random(3),
+            f"w{number}",
+            num_blocks=blocks if isinstance(blocks, int) else blocks[number],
+            max_seqs=seqs,
+            store=store,
+            calm=True,
+            role=role,
         )
         worker.calm_steps = 2
         simulation.add_worker(worker)
@@ -65,6 +74,15 @@ def test_short_prompts_and_block_edges(prompt: int) -> None:
     client = simulation.submit(gateway, PROMPT[:prompt], 6)
     done(simulation, client)
     assert counters(simulation)["handoff_recomputed_tokens"] == (prompt % BLOCK if prompt > BLOCK else 0)
+
+
+def test_what_no_decode_pool_can_hold_is_served_whole_by_a_prefill_worker() -> None:
+    simulation, gateway = pair(blocks=(17, 11))
+    client = simulation.submit(gateway, PROMPT, 12)  # 13 blocks; the decode worker has 10
+    after = simulation.submit(gateway, PROMPT[:9], 6)  # and it keeps nobody behind it waiting
+    done(simulation, client)
+    done(simulation, after)
+    assert counters(simulation)["handoffs_started"] <= 1  # the short one's
 
 
 def test_one_token_of_output_ends_where_it_was_prefilled() -> None:
