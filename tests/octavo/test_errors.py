@@ -34,4 +34,8 @@ def test_outcomes_become_errors_and_reasons_override_them() -> None:
     for reason, kind in REASON_ERRORS.items():
         assert type(from_outcome("rejected", reason, "m")) is kind
     error = from_outcome("rejected", "rejected-queue-requests", "", retry_after_s=1.5)
-    assert (error.reason, error.retry_after_s, str(error)) == ("rejected-queue-requests", 1.5, "rejected-queue-full")
+    assert (error.reason, error.retry_after_s, str(error)) == (
+        "rejected-queue-requests",
+        1.5,
+        "rejected-queue-requests",
+    )

@@ -218,7 +218,18 @@ class FakeCell:
         self.asked += 1
         if self.away:
             raise Unavailable("the scheduler does not answer")
-        names = ("running", "waiting", "recent", "workers", "stores", "ledger", "slo_classes", "gateways")
+        names = (
+            "running",
+            "waiting",
+            "recent",
+            "workers",
+            "stores",
+            "ledger",
+            "trials",
+            "tenants",
+            "slo_classes",
+            "gateways",
+        )
         moment: dict[str, Any] = {name: [] for name in names}
         return moment | {
             "ready": True, "why_not_ready": "", "waiting_count": 0, "running_count": self.asked,
