@@ -20,7 +20,7 @@ def meta_from(message: pb.BlockMeta, now_s: float) -> BlockMeta:
         return PLAIN
     return BlockMeta(
         message.namespace,
-        math.ceil(now_s + message.ttl_us / 1e6) if message.ttl_us else 0,
+        math.floor(now_s + message.ttl_us / 1e6) if message.ttl_us else 0,  # whole seconds: never later than asked
         max(0, int(now_s - message.age_us / 1e6)) if message.age_us else 0,
         message.priority,
         message.pinned,
