@@ -61,6 +61,11 @@ SHORTER = {
 """Flags whose numbers are for people with time."""
 MOONCAKE = [{"timestamp": at, "input_length": 40, "output_length": 4, "hash_ids": [1]} for at in (0, 200, 400)]
 """A trace in Mooncake's form: what a reader of the benchmarks' page brings along."""
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:47.6805900,100,4
+"""
+"""And one in the form of the Azure LLM traces."""
 NOT_A_FAILURE = {"octavo doctor": (0, 1)}
 """Commands whose exit code speaks of the machine."""
 
@@ -155,6 +160,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     found = Reader(tmp_path_factory.mktemp("reader"))
     for name in ("octavo.yaml", "docs"):  # commands of the pages may name files of the repository
         (found.folder / name).symlink_to(ROOT / name)
+    (found.folder / "azure.csv").write_text(AZURE)
     (found.folder / "mooncake.jsonl").write_text("".join(json.dumps(line) + "\n" for line in MOONCAKE))
     up = found.run(next(example for example in STARTS if example.page == README))
     assert up.returncode == 0, up.stderr
