@@ -245,7 +245,7 @@ async def test_overload_and_a_flood_of_tiny_requests(make_cluster: Callable[...,
         async with AsyncClient(cluster.grpc_address, deadline_s=0.5) as client:
             with pytest.raises(Overloaded) as caught:
                 await client.generate("x", max_tokens=1)
-        assert caught.value.retry_after_s >= 0.5
+        assert caught.value.retry_after_s >= 0.1  # by the rate at which the queue drained so far
         for call in calls:
             call.cancel()
         await asyncio.gather(*readers)

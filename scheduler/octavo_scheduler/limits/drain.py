@@ -1,7 +1,7 @@
 """How fast the queue drains, as observed: requests and KV tokens that leave it for a worker per second.
 
 It tells a refused client when to come back. Exponential means over the gaps between admissions, so that no window is
-kept; a cell that has admitted nothing yet has no rate.
+kept; a cell that has admitted nothing yet has no rate, and a queue that stands is expected to stand as long again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ MOST_RETRY_US = 60 * SECOND_US
 class DrainRate:
     """Rates per second over about the last ten seconds."""
 
-    __slots__ = ("_at_us", "_began_us", "_kv_tokens", "_prompt_tokens", "_requests")
+    __slots__ = ("_at_us", "_began_us", "_kv_tokens", "_last_us", "_prompt_tokens", "_requests")
 
     def __init__(self) -> None:
-        self._at_us = self._began_us = -1
+        self._at_us = self._began_us = self._last_us = -1
         self._requests = self._prompt_tokens = self._kv_tokens = 0.0  # leaky sums
 
     def admitted(self, prompt_tokens: int, kv_tokens: int, now_us: int) -> None:
         """A request left the queue for a worker."""
         self._leak(now_us)
         self._began_us = now_us if self._began_us < 0 else self._began_us
+        self._last_us = now_us
         self._requests += 1
         self._prompt_tokens += prompt_tokens
         self._kv_tokens += kv_tokens
@@ -45,7 +46,7 @@ class DrainRate:
         held: float = getattr(self, f"_{unit}")
         if held <= 0:
             return SECOND_US
-        return bounded(excess / held * min(_SPAN_US, now_us - self._began_us))
+        return bounded(max(now_us - self._last_us, excess / held * min(_SPAN_US, now_us - self._began_us)))
 
 
 def bounded(retry_us: float) -> int:
