@@ -158,7 +158,7 @@ class Reader:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """A reader whose cluster runs, started as README says."""
     found = Reader(tmp_path_factory.mktemp("reader"))
-    for name in ("octavo.yaml", "docs"):  # commands of the pages may name files of the repository
+    for name in ("octavo.yaml", "docs", "bench"):  # commands of the pages may name files of the repository
         (found.folder / name).symlink_to(ROOT / name)
     (found.folder / "azure.csv").write_text(AZURE)
     (found.folder / "mooncake.jsonl").write_text("".join(json.dumps(line) + "\n" for line in MOONCAKE))

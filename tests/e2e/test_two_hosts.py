@@ -101,7 +101,12 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     """Prompts were computed on the first host, whose worker is gone; the second host's worker is there."""
     cluster = TwoHosts(
         tmp_path_factory.mktemp("hosts"),
-        settings={"deployment.log_level": "debug", "cache.nvme_bytes": 64 * 2**20, "cache.dram_bytes": 64 * 2**20},
+        settings={
+            "deployment.log_level": "debug",
+            "cache.nvme_bytes": 64 * 2**20,
+            "cache.dram_bytes": 64 * 2**20,
+            "cache.load_path": "load",
+        },
     )
     try:
         await cluster.up()

@@ -16,7 +16,9 @@ def test_by_the_rate_of_each_unit() -> None:
         drain.admitted(100, 400, at * SECOND_US // 10)
     requests_us = drain.retry_us("requests", 5, SECOND_US)
     assert 0.4 * SECOND_US < requests_us < 0.6 * SECOND_US  # ten a second
-    assert drain.retry_us("prompt_tokens", 500, SECOND_US) == requests_us == drain.retry_us("kv_tokens", 2000, SECOND_US)
+    assert (
+        drain.retry_us("prompt_tokens", 500, SECOND_US) == requests_us == drain.retry_us("kv_tokens", 2000, SECOND_US)
+    )
 
 
 def test_a_queue_that_stands_is_expected_to_stand_as_long_again() -> None:
