@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from octavo.errors import InvalidRequest, OctavoError
+from octavo.packing import read_varint
 
 MAX_DEPTH: Final = 100
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -95,35 +96,22 @@ def _length_delimited(raw: bytes) -> Iterator[tuple[int, bytes]]:
     """(field number, value) of each length-delimited field. IndexError or ValueError where it is no protobuf."""
     at = 0
     while at < len(raw):
-        tag, at = _varint(raw, at)
+        tag, at = read_varint(raw, at)
         wire_type = tag & 7
         if wire_type == _VARINT:
-            _, at = _varint(raw, at)
+            _, at = read_varint(raw, at)
         elif wire_type == _FIXED64:
             at += 8
         elif wire_type == _FIXED32:
             at += 4
         elif wire_type == _LENGTH:
-            size, at = _varint(raw, at)
+            size, at = read_varint(raw, at)
             if at + size > len(raw):
                 raise ValueError("cut off")
             yield tag >> 3, raw[at : at + size]
             at += size
         else:
             raise ValueError("no such wire type")
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a varint of more than ten bytes")
 
 
 def _is_utf8(value: bytes) -> bool:

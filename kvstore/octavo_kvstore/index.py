@@ -167,10 +167,6 @@ class TierIndex(Generic[Place]):
         """Keys of one namespace, expired ones too."""
         return [key for key, entry in self._entries.items() if entry.meta.namespace == namespace]
 
-    def used_by(self, namespace: bytes) -> int:
-        """Bytes that a namespace takes."""
-        return self._used_by.get(namespace, 0)
-
     def _is_over(self, entry: Entry[Place], now_s: float) -> bool:
         meta = entry.meta
         if meta.expires_s and now_s >= meta.expires_s:

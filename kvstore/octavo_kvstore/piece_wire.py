@@ -7,6 +7,7 @@ are written by the generated code and `data` (field 3) is joined behind them; a 
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
+from octavo.packing import read_varint
 from octavo.v1 import kvstore_pb2 as pb
 
 DATA_TAG = 3 << 3 | 2
@@ -32,7 +33,7 @@ def split_piece(message: bytes) -> tuple[pb.FetchResponse, memoryview]:
             if kind == _FIXED64:
                 at += 8
             else:
-                value, at = _read_varint(view, at)
+                value, at = read_varint(view, at)
                 if kind == _BYTES:
                     if at + value > len(view):
                         raise ValueError("a field is longer than its message")
@@ -55,16 +56,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = view[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number is too long")

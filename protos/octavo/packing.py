@@ -36,3 +36,17 @@ def unpack_keys(data: bytes) -> list[bytes]:
     if len(data) % KEY_BYTES:
         raise ValueError(f"packed keys: {len(data)} bytes is no multiple of {KEY_BYTES}")
     return [data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES)]
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A protobuf varint at `at`, and where it ends. Raises IndexError when it is cut off, ValueError when it has more than ten bytes."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint of more than ten bytes")

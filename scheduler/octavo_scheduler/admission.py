@@ -11,7 +11,7 @@ from typing import cast
 
 from octavo_scheduler.books.path import NOTHING_TO_LOAD, Path, Way
 from octavo_scheduler.books.paths import choose_path, link_wait_us, work_of
-from octavo_scheduler.fleet import Worker
+from octavo_scheduler.fleet import Shape, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.orders import LoadSource
 from octavo_scheduler.policy import Policy
@@ -76,6 +76,12 @@ def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens
     start = blocks_for(min(prompt_tokens + 1, positions), block_tokens)
     shared = min(prompt_tokens // block_tokens, start)
     return max(alone, shared + choices * (start - shared))
+
+
+def can_ever_hold(shape: Shape, prompt_tokens: int, max_tokens: int, choices: int) -> bool:
+    """Whether a worker of this shape can run such a request once it has nothing else to do."""
+    need = least_blocks(prompt_tokens, max_tokens, choices, shape.block_tokens)
+    return need <= shape.usable_blocks and choices <= shape.max_seqs
 
 
 MAX_PREEMPTIONS = 4

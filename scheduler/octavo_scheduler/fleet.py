@@ -195,6 +195,10 @@ class Worker:
             return False
         return not self.sequences or now_us - self.last_progress_us <= self._stuck_us
 
+    def shape(self) -> Shape:
+        """What decides whether a request can ever run here."""
+        return Shape(self.block_tokens, self.pool.usable_blocks, self.max_seqs, self.hello.max_model_len)
+
     def take_evicted(self) -> int:
         """Cached blocks that made room for others since the last call."""
         evicted, self.evicted = self.evicted, 0
@@ -385,12 +389,7 @@ class Fleet:
     def shapes(self) -> list[Shape]:
         """The different shapes among the workers that accept; few, however many workers there are."""
         if self._shapes is None:
-            self._shapes = list(
-                dict.fromkeys(
-                    Shape(worker.block_tokens, worker.pool.usable_blocks, worker.max_seqs, worker.hello.max_model_len)
-                    for worker in self.accepting()
-                )
-            )
+            self._shapes = list(dict.fromkeys(worker.shape() for worker in self.accepting()))
         return self._shapes
 
     def changed(self) -> None:

@@ -15,7 +15,6 @@ _ENOUGH = 8
 _MAX_KEYS = 8192
 
 Key = tuple[str, int]
-_ALL: Key = ("", -1)
 
 
 class _Lengths:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.admission import least_blocks
+from octavo_scheduler.admission import can_ever_hold, least_blocks
 from octavo_scheduler.books.trial import sampled_for
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue_all
@@ -144,10 +144,8 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) ->
     shapes = cell.fleet.shapes()
     if not shapes:
         return ""
-    for shape in shapes:
-        need = least_blocks(prompt_tokens, max_tokens, choices, shape.block_tokens)
-        if need <= shape.usable_blocks and choices <= shape.max_seqs:
-            return ""
+    if any(can_ever_hold(shape, prompt_tokens, max_tokens, choices) for shape in shapes):
+        return ""
     usable, seqs = shapes[0].usable_blocks, shapes[0].max_seqs
     need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens)
     if choices > seqs:

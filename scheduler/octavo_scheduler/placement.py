@@ -13,8 +13,8 @@ from octavo_scheduler import lifecycle
 from octavo_scheduler.admission import (
     Plan,
     blocks_for,
+    can_ever_hold,
     fits,
-    least_blocks,
     load_path,
     make_plan,
     next_group,
@@ -52,7 +52,8 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
         keys = []
     serving, sources = split_roles(accepting)
-    if sources and not any(_can_hold(worker, request, len(group)) for worker in serving):
+    size = (len(request.prompt), request.max_tokens, len(group))
+    if sources and not any(can_ever_hold(worker.shape(), *size) for worker in serving):
         serving, sources = sources, []  # too large for every pool that decodes: a prefill worker serves it whole
     plan = _best_on(cell, request, serving, group, keys)
     if not sources or request in cell.arriving or not possible(cell, group, keys):
@@ -63,12 +64,6 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if handed is None:
         return None if waits_for_credit(cell, plan, sources, serving) else plan
     return handed if pays(cell, plan, handed) else plan
-
-
-def _can_hold(worker: Worker, request: Request, choices: int) -> bool:
-    """Whether the request can ever run on this worker alone."""
-    need = least_blocks(len(request.prompt), request.max_tokens, choices, worker.block_tokens)
-    return need <= worker.pool.usable_blocks and choices <= worker.max_seqs
 
 
 def _best_on(
