@@ -44,6 +44,16 @@ class SiblingOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class BlendPart:
+    """Positions [start, start + count) take the KV of positions first, first + 1, ... of the table `blocks`, which is another's."""
+
+    start: int
+    count: int
+    first: int
+    blocks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class AdmitOrder:
     seq: int
     slot: int
@@ -59,6 +69,10 @@ class AdmitOrder:
     wait_base: int = 0
     stop_after: int = 0
     siblings: tuple[SiblingOrder, ...] = ()
+    blend_parts: tuple[BlendPart, ...] = ()
+    """What positions below cached_len are put together from before the sequence steps; none: they are there."""
+    blend_share: float = 0.0
+    """Of the reused tokens, computed again."""
     traceparent: str = ""
     request_id: str = ""
     received_ns: int = field(default=0, compare=False)
