@@ -69,14 +69,14 @@ class AdmitOrder:
     wait_base: int = 0
     stop_after: int = 0
     siblings: tuple[SiblingOrder, ...] = ()
-    blend_parts: tuple[BlendPart, ...] = ()
-    """What positions below cached_len are put together from before the sequence steps; none: they are there."""
-    blend_share: float = 0.0
-    """Of the reused tokens, computed again."""
     traceparent: str = ""
     request_id: str = ""
     received_ns: int = field(default=0, compare=False)
     """Wall clock when it came in; 0: unknown, the boundary at which it applies counts. A wait for a running step is the worker's."""
+    blend_parts: tuple[BlendPart, ...] = ()
+    """What positions below cached_len are put together from before the sequence steps; none: they are there."""
+    blend_share: float = 0.0
+    """Of the reused tokens, computed again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     cell.touched[worker] = None
     request = leader_choice.request
     worker.pool.share_all(plan.matched)
+    if plan.blend is not None:  # before blocks are taken, which may be cached ones
+        worker.pool.share_all(plan.blend.sources)
     worker.index.hit(plan.matched, cell.now_us)
     wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")

@@ -79,6 +79,9 @@ class ChaosSequence:
     first_token_sent: bool = False
     ends_at: int = 0  # stop_after: this many tokens in all; 0: none
     chain: list[int] = field(default_factory=list)
+    sources: list[tuple[int, list[int], list[int]]] = field(
+        default_factory=list
+    )  # of a blend: first token, blocks, ids
 
 
 @dataclass(eq=False)
@@ -170,6 +173,7 @@ class ChaosWorker:
         self.content = [[POISON] * block_tokens for _ in range(num_blocks)]
         self.labels: dict[int, tuple[bytes, bytes]] = {}
         self.key_content: dict[bytes, list[int]] = {}
+        self.inexact: set[int] = set()  # blocks of sequences that were blended
         self.computed_tokens = 0
         self.steps = 0
         self.max_batch = 0
@@ -246,6 +250,7 @@ class ChaosWorker:
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
             role=self.role,
             labels=self.pool_labels,
+            capabilities=["blending"],
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -263,6 +268,8 @@ class ChaosWorker:
                 if sequence is not None:
                     self._poison(order.block_ids)
                     sequence.blocks.extend(order.block_ids)
+                    if sequence.sources:
+                        self.inexact.update(order.block_ids)
             elif isinstance(order, Stop):
                 sequence = self.sequences.get(order.seq)
                 if sequence is not None and not sequence.ending:
@@ -293,7 +300,7 @@ class ChaosWorker:
         assert order.slot not in self.slots, f"slot {order.slot} is taken"
         assert 0 not in order.block_ids, "the null block was allocated"
         assert len(set(order.block_ids)) == len(order.block_ids)
-        assert order.cached_len % self.block_tokens == 0
+        assert order.cached_len % self.block_tokens == 0 or order.blend_parts
         tokens = unpack_u32(order.tokens)
         assert order.cached_len < len(tokens), "nothing is left to compute"
         stop_ids = unpack_u32(order.sampling)
@@ -320,6 +327,8 @@ class ChaosWorker:
 
         leader = make(order.seq, order.slot, order.seed, order.block_ids, order.cached_len)
         leader.wait_xfer, leader.wait_base = order.wait_xfer, order.wait_base
+        if order.blend_parts:
+            self._blend(order, leader)
         full = order.prompt_len // self.block_tokens
         for item in order.siblings:
             assert item.slot not in self.slots and item.seq not in self.sequences
@@ -332,16 +341,48 @@ class ChaosWorker:
             leader.siblings.append(sibling)
         self._check_reads(leader, leader.computed)
 
+    def _blend(self, order: Admit, leader: ChaosSequence) -> None:
+        """The sources hold what the prompt says there; what is made of them is exact for nobody."""
+        assert not order.wait_xfer and 0 <= order.blend_share <= 1
+        self._poison(order.block_ids)
+        size = self.block_tokens
+        for part in order.blend_parts:
+            assert part.count > 0 and part.start + part.count <= order.cached_len
+            assert not set(part.block_ids) & set(order.block_ids), "it copies from its own blocks"
+        leader.sources = [(part.block_ids, self._held(part.block_ids)) for part in order.blend_parts]
+        for part in order.blend_parts:
+            alone: list[int] = []
+            extend_chain(alone, leader.tokens[part.start : part.start + part.count])
+            held = self._held(part.block_ids)
+            assert POISON not in held and part.first + part.count <= len(held)
+            assert part.first or held[: part.count] == alone, "a chunk's blocks hold something else"
+        self._check_sources(leader)
+        for at in range(order.cached_len):
+            self.content[order.block_ids[at // size]][at % size] = leader.chain[at]
+        self.inexact.update(order.block_ids)
+        for item in order.siblings:
+            self.inexact.update(item.block_ids)
+
+    def _held(self, blocks: list[int]) -> list[int]:
+        return [value for block in blocks for value in self.content[block]]
+
+    def _check_sources(self, sequence: ChaosSequence) -> None:
+        for blocks, before in sequence.sources:
+            assert self._held(blocks) == before, "a chunk's blocks were taken by others while it was copied"
+            assert not self.inexact & set(blocks), "a chunk was blended itself"
+
     def _poison(self, blocks: list[int]) -> None:
         for block in blocks:
             self.content[block] = [POISON] * self.block_tokens
             self.labels.pop(block, None)
+            self.inexact.discard(block)
 
     def _label(self, order: Label) -> None:
         for block in order.block_ids[len(order.keys) :]:
             self.labels.pop(block, None)
         for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=False):
             content = self.content[block]
+            assert block not in self.inexact, f"block {block} was blended and got a key"
             assert POISON not in content, f"block {block} was labelled before it was computed"
             known = self.key_content.setdefault(key, list(content))
             assert known == content, f"block {block} does not hold what its key says"
@@ -349,6 +390,7 @@ class ChaosWorker:
             self.labels[block] = (key, parent)
 
     def _end(self, sequence: ChaosSequence) -> None:
+        self._check_sources(sequence)
         sequence.ending = True
         sequence.release_in = 0 if self.calm else self.rng.choice((0, 0, 0, 1, 3))
 
@@ -383,6 +425,7 @@ class ChaosWorker:
             if transfer.kind == "offload":
                 content = self.content[block]
                 known = self.key_content.get(key)
+                assert block not in self.inexact, "offloaded a block that was blended"
                 assert POISON not in content and (known is None or known == content), "offloaded a block that changed"
                 store.put(key, content, transfer.parents[done])
             else:

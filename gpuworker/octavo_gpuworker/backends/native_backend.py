@@ -122,7 +122,7 @@ class NativeBackend:
     def beginning(self, layers: int, num_blocks: int) -> NativeBackend:
         size, shape = self.pool.block_tokens, self.pool.block_shape
         array = new_pool(replace(self.config, layers=layers), self.model.kv_dtype, num_blocks, size)
-        pool = NativePool(array, size, None if shape is None else replace(shape, layers=layers))
+        pool = NativePool(array, size, None if shape is None else shape._replace(layers=layers))
         return NativeBackend(self.model.beginning(layers, array), pool, fingerprint=bytes(32), limits=self._limits)
 
     def out_of_memory(self, error: BaseException) -> bool:

@@ -20,9 +20,8 @@ def wanted(cell: Cell, event: Submitted) -> bool:
 
 
 def admitted(cell: Cell, worker: Worker, choice: Choice, blend: Blend) -> None:
-    """Takes the holds on what is copied, and books what is spared by the cost model."""
+    """Its sources are held: books what is spared by the cost model."""
     request, sources = choice.request, blend.sources
-    worker.pool.share_all(sources)
     for part in blend.parts:
         worker.index.hit(part.block_ids, cell.now_us)
     request.blended_tokens = max(request.blended_tokens, blend.moved)
