@@ -190,6 +190,8 @@ class Cache:
     """Longest wait for one answer of it; a slower one is a miss, and the server is then left alone for a while."""
     codec: Literal["none", "int8", "fp8", "zstd"] = "none"
     """Compression below DRAM and between hosts, where encode + transfer + decode is faster than the plain bytes. All are lossy, and off for workers with engine.deterministic."""
+    codec_max_error: float = 0.05
+    """A lossy form that is measured to change this deployment's blocks by more (root mean square, as a share of the values') is not used; 1 lets all be used."""
     encryption: Literal["off", "aes-gcm"] = "off"
     """Encryption of what the nvme and valkey tiers keep, with a key per tenant derived from deployment.secret."""
     load_path: Literal["auto", "load", "recompute", "overlap"] = "auto"
@@ -369,6 +371,7 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.registry_ttl_s": 0,
         "scheduler.registry_bytes": 0,
         "scheduler.progress_timeout_s": 0.1,
+        "cache.codec_max_error": 0,
         "cache.dram_bytes": 0,
         "cache.valkey_bytes": 0,
         "cache.valkey_timeout_s": 0.001,
