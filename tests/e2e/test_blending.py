@@ -41,7 +41,9 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
 
 
 async def ask(client: AsyncClient, chunks: tuple[str, ...], **options: Any) -> Any:
-    return await client.generate(QUESTION, max_tokens=4, temperature=0.0, cache={"chunks": chunks}, **options)
+    return await client.generate(
+        QUESTION, max_tokens=4, temperature=0.0, ignore_eos=True, cache={"chunks": chunks}, **options
+    )
 
 
 async def test_chunks_in_another_order_are_blended_and_said_to_be(cluster: Cluster) -> None:
