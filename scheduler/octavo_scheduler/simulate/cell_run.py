@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,7 @@ class CellResult:
 
     tallies: list[Tally]
     samples: list[Sample]
-    gaps: dict[int, int] = field(default_factory=dict)  # gap // GAP_UNIT_US -> tokens
+    gaps: Counter[int] = field(default_factory=Counter)  # gap // GAP_UNIT_US -> tokens
     counters: dict[str, float] = field(default_factory=dict)
     prediction_errors: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     """What the core predicted (Cell.errors): how often, and the 0.5 and 0.9 quantile of the relative error."""
@@ -207,15 +208,15 @@ class CellRun:
     def _report(self, arrived: tuple[SimulatedWorker, Reported, list[str]]) -> None:
         worker, report, owners = arrived
         report.now_us = now_us = self._now_us
-        tallies = self._open
-        for owner, count in zip(owners, report.counts, strict=True):
-            tally = tallies.get(owner)
-            if tally is None:
-                continue  # its end was told already: the worker had not yet heard of it
-            if count == 1:
-                tally.times.append(now_us)
-            elif count:
-                tally.times += [now_us] * count
+        tally_of = self._open.get  # none: its end was told already, and the worker had not yet heard of it
+        if report.steps == 1 and len(report.tokens) == len(owners):
+            for owner in owners:
+                if (tally := tally_of(owner)) is not None:
+                    tally.times.append(now_us)
+        else:
+            for owner, count in zip(owners, report.counts, strict=True):
+                if count and (tally := tally_of(owner)) is not None:
+                    tally.times += [now_us] * count
         if self._many_tenants:
             self._serve(report, owners)
         self._feed(report)
