@@ -74,7 +74,7 @@ class BlockPool:
     @property
     def usable_blocks(self) -> int:
         """All blocks but the null block and what is retired, or will be once it is free."""
-        return self.num_blocks - 1 - self.retired_blocks
+        return self.num_blocks - 1 - len(self._retired) - self._debt
 
     @property
     def retired_blocks(self) -> int:

@@ -223,7 +223,7 @@ class Cell:
     @staticmethod
     def fresh_effects() -> Effects:
         """Nothing to do yet."""
-        return Effects([], [], [], set(), [], False, 0)
+        return Effects([], [], [], set(), [], False, 0, [], [])
 
     def evictions(self) -> dict[str, int]:
         """Blocks that left the indexes so far, by reason (fleet.EVICTIONS, or cut)."""

@@ -110,8 +110,10 @@ class Core:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
-        if isinstance(event, Submitted) and (arrived := cell.registry.find(event.tenant, event.request_id)) is not None:
-            prefetching.hint(cell, arrived)
+        if cell.fleet.stores and isinstance(event, Submitted):
+            arrived = cell.registry.find(event.tenant, event.request_id)
+            if arrived is not None:
+                prefetching.hint(cell, arrived)
         for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)

@@ -335,10 +335,11 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_shapes", "gateways", "splits", "stores", "version", "workers")
+    __slots__ = ("_accepting", "_longest", "_shapes", "gateways", "splits", "stores", "version", "workers")
 
     def __init__(self) -> None:
         self._shapes: list[Shape] | None = None
+        self._longest = -1
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self.version = 0  # counts what `changed` was told
         self.splits = False  # a worker only prefills for others
@@ -404,9 +405,16 @@ class Fleet:
             self._shapes = list(dict.fromkeys(worker.shape() for worker in self.accepting()))
         return self._shapes
 
+    def longest_context(self) -> int:
+        """The largest max_model_len among the workers that accept; 0 without one."""
+        if self._longest < 0:
+            self._longest = max((shape.max_model_len for shape in self.shapes()), default=0)
+        return self._longest
+
     def changed(self) -> None:
         """A worker came, left or began to drain."""
         self._shapes = None
+        self._longest = -1
         self._accepting.clear()
         self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.version += 1

@@ -92,10 +92,11 @@ class OutputHistory:
         return lengths
 
     def _narrowest(self, tenant: str, prompt_tokens: int) -> _Lengths:
-        for key in ((tenant, length_class(prompt_tokens)), (tenant, -1)):
-            lengths = self._by_key.get(key)
-            if lengths is not None and lengths.seen >= _ENOUGH:
-                return lengths
-        if self._all.seen >= _ENOUGH:
-            return self._all
-        return self._by_key.get((tenant, -1), self._all)
+        by_key = self._by_key
+        lengths = by_key.get((tenant, prompt_tokens.bit_length() // 2))  # length_class, in line
+        if lengths is not None and lengths.seen >= _ENOUGH:
+            return lengths
+        lengths = by_key.get((tenant, -1))
+        if lengths is not None and lengths.seen >= _ENOUGH:
+            return lengths
+        return self._all if lengths is None or self._all.seen >= _ENOUGH else lengths

@@ -88,7 +88,7 @@ def submit(cell: Cell, event: Submitted) -> None:
     for choice in request.choices:
         if len(choice.output) >= request.max_tokens and choice.phase is not Phase.DONE:
             finish_choice(cell, choice, "length")
-    if all(choice.phase is Phase.DONE for choice in request.choices):
+    if not request.waiting_choices():
         _finish_if_done(cell, request)
     if event.resumes:
         pauses.resume(cell, request, event.resumes)
@@ -131,9 +131,10 @@ def _invalid(cell: Cell, event: Submitted) -> str:
         return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
     if resolve(event.slo_class, cell.policy.default_slo_class, cell.classes) is None:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
-    if any(len(choice.emitted) > event.max_tokens for choice in event.choices):
-        return "choices: more emitted tokens than max_tokens"
-    longest = max((shape.max_model_len for shape in cell.fleet.shapes()), default=0)
+    for choice in event.choices:
+        if len(choice.emitted) > event.max_tokens:
+            return "choices: more emitted tokens than max_tokens"
+    longest = cell.fleet.longest_context()
     if longest and len(event.prompt) + event.max_tokens > longest:
         return f"max_tokens: prompt {len(event.prompt)} + max_tokens {event.max_tokens} exceed the context of {longest}"
     return ""
@@ -144,8 +145,9 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) ->
     shapes = cell.fleet.shapes()
     if not shapes:
         return ""
-    if any(can_ever_hold(shape, prompt_tokens, max_tokens, choices) for shape in shapes):
-        return ""
+    for shape in shapes:
+        if can_ever_hold(shape, prompt_tokens, max_tokens, choices):
+            return ""
     usable, seqs = shapes[0].usable_blocks, shapes[0].max_seqs
     need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens)
     if choices > seqs:

@@ -354,6 +354,8 @@ class Request:
 
     def waiting_choices(self) -> list[Choice]:
         """Choices that want a residency."""
+        if len(self.choices) == 1:
+            return self.choices[:] if self.choices[0].phase is Phase.WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
 
     def size_bytes(self) -> int:

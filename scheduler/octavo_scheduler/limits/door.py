@@ -74,14 +74,10 @@ def _pool_away(pool: str) -> Outcome:
     return Outcome("rejected", "rejected-not-ready", f"{which}; retry", SECOND_US)
 
 
-def _expected(cell: Cell, event: Submitted, max_tokens: int) -> float:
-    return cell.history.expect(event.tenant, max_tokens, len(event.prompt))
-
-
 def _size(cell: Cell, event: Submitted, terms: Terms) -> None:
     """What the request counts in each unit."""
     prompt, choices = len(event.prompt), len(event.choices)
-    expected = _expected(cell, event, terms.max_tokens)
+    expected = cell.history.expect(event.tenant, terms.max_tokens, prompt)
     predicted = cell.history.predict(event.tenant, terms.max_tokens, prompt)
     terms.charged_tokens = prompt + round(choices * expected)
     terms.kv_tokens = prompt + choices * predicted
