@@ -267,6 +267,8 @@ class Core:
         """Head first and no overtaking, except past requests that wait for something of their own."""
         for request in list(self.cell.arriving):
             self._admit_arriving(request)
+        if not len(self.cell.queue):
+            return
         jam = Jam(self.cell)
         with self.cell.queue.in_turn(self.cell.now_us) as turn:
             for request in turn:
@@ -290,7 +292,9 @@ class Core:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+            if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
+                break
+            if jam.over_share(request, plan):
                 break
             if not fits(plan, cell.policy, cell.history):
                 if pauses.review(cell, plan.worker, request) or self._make_room(plan):

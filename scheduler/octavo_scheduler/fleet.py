@@ -170,15 +170,23 @@ class Worker:
 
     def take(self, count: int, why: str) -> list[int]:
         """`count` free blocks for a sequence; cached ones that go for it are booked under `why`. Raises OutOfBlocks."""
-        return self.fork([], 0, count, why)
+        before = self.evicted
+        blocks = self.pool.take(count)
+        if self.evicted != before:
+            self._booked(before, why)
+        return blocks
+
+    def _booked(self, before: int, why: str) -> None:
+        taken = self.evicted - before
+        self.evictions["shrink"] -= taken
+        self.evictions[why] += taken
 
     def fork(self, table: list[int], shared: int, own: int, why: str) -> list[int]:
         """BlockPool.fork, booked as `take` is."""
         before = self.evicted
-        blocks = self.pool.fork(table, shared, own) if shared else self.pool.take(own)
-        if taken := self.evicted - before:
-            self.evictions["shrink"] -= taken
-            self.evictions[why] += taken
+        blocks = self.pool.fork(table, shared, own)
+        if self.evicted != before:
+            self._booked(before, why)
         return blocks
 
     def all_evictions(self) -> dict[str, int]:

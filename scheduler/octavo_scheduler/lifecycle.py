@@ -26,7 +26,7 @@ from octavo_scheduler.preloads import build
 from octavo_scheduler.preloads.quota import pin_refusal
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
-from octavo_scheduler.slo import deadline_outcome, resolve
+from octavo_scheduler.slo import deadline_outcome
 
 DETACHING = ("client_disconnect", "slow_client")
 """Cancel reasons that concern one client: with another one attached, only the delivery ends."""
@@ -94,7 +94,8 @@ def submit(cell: Cell, event: Submitted) -> None:
         pauses.resume(cell, request, event.resumes)
     if request.live:
         cell.queue.push(request)
-        hopeless.watch(cell, request)
+        if request.deadline_us:
+            hopeless.watch(cell, request)
         cell.admission_due = True
         if not cell.fleet.workers:
             cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
@@ -107,12 +108,12 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
         return Outcome("rejected", "rejected-invalid", invalid)
     if cell.draining:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
-    if not cell.fleet.accepting() and not _privileged(cell, event):
+    if not (cell.fleet.accepting() or _privileged(cell, event)):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
     never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices))
     if never:
         return Outcome("rejected", "rejected-never-fits", never)
-    unpinned = pin_refusal(cell, event)
+    unpinned = pin_refusal(cell, event) if event.cache.pin else ""
     return Outcome("rejected", "rejected-pin-quota", unpinned) if unpinned else None
 
 
@@ -129,7 +130,7 @@ def _invalid(cell: Cell, event: Submitted) -> str:
         return f"max_tokens: {event.max_tokens} is too small; give at least 1"
     if not 1 <= len(event.choices) <= cell.policy.max_num_seqs:
         return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
-    if resolve(event.slo_class, cell.policy.default_slo_class, cell.classes) is None:
+    if event.slo_class and event.slo_class not in cell.classes:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     for choice in event.choices:
         if len(choice.emitted) > event.max_tokens:
@@ -190,6 +191,8 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         claimed_gpu_us=terms.gpu_us,
         forecast=terms.forecast,
     )
+    if len(event.choices) == 1 and terms.max_tokens == event.max_tokens:
+        request.sized_for = cell.fleet.version  # never_fits was asked for just this size
     if event.pause_tool or event.pause_expected_us:
         request.pause = (event.pause_tool, event.pause_expected_us)
     for index, start in enumerate(event.choices):

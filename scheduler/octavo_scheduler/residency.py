@@ -29,13 +29,14 @@ def admit(cell: Cell, plan: Plan) -> None:
     worker, leader_choice = plan.worker, plan.choices[0]
     cell.touched[worker] = None
     request = leader_choice.request
-    worker.pool.share_all(plan.matched)
-    worker.index.hit(plan.matched, cell.now_us)
-    wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
+    if plan.matched:
+        worker.pool.share_all(plan.matched)
+        worker.index.hit(plan.matched, cell.now_us)
+        wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     uncached = plan.uncached_tokens()
-    prefill_us = worker.costs.predict_prefill_us(uncached, cell.policy.budget_alone)
+    prefill_us = worker.costs.predict_prefill_us(uncached, cell.budget_alone)
     beside = worker.of_tenant[request.tenant]
     cached_len = len(plan.matched) * worker.block_tokens
     turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank)
@@ -155,10 +156,10 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
 
 def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
-    request = leader.choice.request
-    for key in request.prompt_keys[start_block : leader.length // worker.block_tokens]:
-        if key not in worker.computing and key not in worker.index:
-            worker.computing[key] = leader
+    computing, block_of = worker.computing, worker.index.block_of
+    for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
+        if key not in computing and key not in block_of:
+            computing[key] = leader
             leader.pending_keys.append(key)
 
 
@@ -190,7 +191,6 @@ def _book_admission(
             request.cached_by_tier["hbm"] = request.cached_tokens
         for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
             account.charge(prefill_us)
-        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens, len(request.prompt))
         learn.from_admission(cell, request, uncached)
         cell.fact(
             "queue",
