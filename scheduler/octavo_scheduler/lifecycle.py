@@ -353,7 +353,7 @@ def finish_choice(cell: Cell, choice: Choice, reason: str, stop_token: int = 0) 
     """A choice ended; a finish that comes while it is being preempted wins."""
     if choice.phase is Phase.DONE:
         return
-    choice.phase = Phase.DONE
+    choice.end()
     choice.finish_reason = reason
     choice.stop_token = stop_token
     cell.history.observe(choice.request.tenant, len(choice.output), len(choice.request.prompt))
@@ -365,7 +365,7 @@ def worker_finished(cell: Cell, choice: Choice, reason: str, stop_token: int, me
     if choice.phase is Phase.DONE or not request.live:
         return
     if reason == "failed":
-        choice.phase = Phase.DONE
+        choice.end()
         decide(cell, request, Outcome("failed", "worker-failed", message or "the worker could not compute it"))
         return
     finish_choice(cell, choice, reason, stop_token)
@@ -394,7 +394,7 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
     reason = "deadline" if outcome.outcome == "deadline" else "cancel"
     accrue_all(request, cell.fleet.workers, cell.now_us)
     for choice in request.choices:
-        choice.phase = Phase.DONE
+        choice.end()
         if choice.sequence is not None:
             stop(cell, choice.sequence, reason)
     cell.counters[_COUNTER[outcome.outcome]] += 1

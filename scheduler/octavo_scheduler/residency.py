@@ -449,6 +449,9 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     for request in touched:
         request.attempts += 1
         request.losses += 1
+        for choice in request.choices:
+            if choice.sequence is not None:
+                choice.sequence.calm = False  # its next token ends the count
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
     handoff.retarget(cell, worker)

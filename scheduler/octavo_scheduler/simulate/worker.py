@@ -96,13 +96,15 @@ class Quiet:
     """Decodes of which none ends, runs short or is joined for `left` more steps: until then they are only counted.
 
     `computed` and `context` (their sum) are of the step to come; `passed` steps are not booked with the sequences yet.
+    `low`: some are short of room, so that each step is reported at once.
     """
 
-    __slots__ = ("computed", "context", "left", "owners", "passed", "sequences", "slots")
+    __slots__ = ("computed", "context", "left", "low", "owners", "passed", "sequences", "slots")
 
-    def __init__(self, sequences: list[SimSequence], left: int) -> None:
+    def __init__(self, sequences: list[SimSequence], left: int, low: bool) -> None:
         self.sequences = sequences
         self.left = left
+        self.low = low
         self.passed = 0
         self.slots = [sequence.slot for sequence in sequences]
         self.owners = [sequence.request_id for sequence in sequences]
@@ -320,19 +322,23 @@ class SimulatedWorker:
                 if length >= sequence.end_len:
                     self._finish(sequence)
         self._flush = self._flush or low
-        if not (step.prefill_tokens or step.starved or low) and len(self._by_seq) == running:
-            for chunk in step.chunks:
-                chunk.start += 1
-            self._steady = step
-            self._calm_down(step)
+        if not (step.prefill_tokens or step.starved) and len(self._by_seq) == running:
+            self._calm_down(step, low)
 
-    def _calm_down(self, step: Step) -> None:
-        """The steady step will be the same for a while: says for how many times, unless that is not worth the counting."""
+    def _calm_down(self, step: Step, low: bool) -> None:
+        """Whether the next step will be the same, and the ones after it, unless that is not worth the counting."""
         sequences = [self._by_slot[chunk.slot] for chunk in step.chunks]
-        room = min([sequence.capacity - sequence.computed for sequence in sequences]) - LOW_WATER - 1
-        left = min(room, min([sequence.end_len - sequence.length for sequence in sequences]) - 1)
+        rooms = [sequence.capacity - sequence.computed for sequence in sequences]
+        if min(rooms) < 1:
+            return  # somebody starves
+        for chunk in step.chunks:
+            chunk.start += 1
+        self._steady = step
+        left = min([sequence.end_len - sequence.length for sequence in sequences]) - 1
+        # as long as it is the same ones that are short of room
+        left = min(left, min([room if room <= LOW_WATER else room - LOW_WATER - 1 for room in rooms]))
         if left >= LEAST_QUIET and not any([sequence.hidden for sequence in sequences]):
-            self._quiet = Quiet(sequences, left)
+            self._quiet = Quiet(sequences, left, low)
 
     def _end_quiet_step(self, step: Step, quiet: Quiet, now_us: int) -> None:
         self.steps += 1
@@ -346,6 +352,7 @@ class SimulatedWorker:
         report.wall_us += self._step_us
         report.decode_seqs = step.decode_seqs
         report.computed_len = quiet.pass_step()
+        self._flush = self._flush or quiet.low
         self._steady = step
         if not quiet.left:
             self._stir()
@@ -436,6 +443,8 @@ class SimulatedWorker:
             granted = self._by_seq.get(order.seq)
             if granted is not None:
                 granted.grow(len(order.block_ids) * self.hardware.block_tokens)
+                if self._quiet is not None and self._quiet.low:
+                    self._stir()  # it may be the one that was short
             return
         if isinstance(order, Label):
             return  # names of blocks are for its next Hello
