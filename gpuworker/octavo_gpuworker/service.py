@@ -199,6 +199,7 @@ class Worker:
         limit_s = self._host.manifest.gpuworker.progress_timeout_s
         while True:
             await asyncio.sleep(min(1.0, limit_s / 4))
+            self.metrics.book()
             self._stuck = self.steps.stuck_for_s() > limit_s
             self._show_state()
 
@@ -220,8 +221,8 @@ class Worker:
         self.transfers.start(order)
 
     def _emit(self, report: Report) -> None:
+        self.metrics.observe(report)  # before the link: what a scheduler has heard of, a scrape shows
         self.link.emit(report)
-        self._loop.call_soon_threadsafe(self.metrics.observe, report)
 
     def _ended(self, end: SequenceEnd) -> None:
         self._loop.call_soon_threadsafe(partial(self._record, end))
