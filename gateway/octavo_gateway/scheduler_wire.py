@@ -96,9 +96,8 @@ def limits_from(welcome: scheduler_pb2.GatewayWelcome, max_stop_strings: int, ma
     )
 
 
-def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent) -> None:
-    """Hands one event to its request. Raises TokenGap; ValueError when packed ids are damaged."""
-    kind = event.WhichOneof("event")
+def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent, kind: str | None) -> None:
+    """Hands one event of this kind to its request. Raises TokenGap; ValueError when packed ids are damaged."""
     if kind == "tokens":
         tokens = event.tokens
         live.on_tokens(
