@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import socket
 import sys
@@ -272,3 +273,6 @@ async def setup(host: Host) -> None:
     )
     host.on_drain(worker.drain)
     host.spawn(worker.run(), "engine")
+    # what lives now lives to the end: a collection must not walk it while steps wait for the interpreter
+    gc.collect()
+    gc.freeze()
