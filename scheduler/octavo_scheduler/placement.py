@@ -40,7 +40,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     """
     group = next_group(request.waiting_choices())
     if request.sized_for != cell.fleet.version:
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
+        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool)
         if never:
             lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
             return None

@@ -76,8 +76,6 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         worker.orders.append(labels)
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
-    if report.backed_blocks:
-        memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
     if not worker.healthy and worker.is_well(cell.now_us):
         worker.healthy = cell.admission_due = True

@@ -260,7 +260,6 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         decode_seqs=message.decode_seqs,
         draining=message.draining,
         failed_allocations=message.failed_allocations,
-        backed_blocks=message.backed_blocks,
     )
     if not len(report.slots) == len(report.counts) == len(report.computed_len):
         raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")

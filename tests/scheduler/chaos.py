@@ -279,9 +279,9 @@ class ChaosWorker:
                 assert isinstance(order, Update)
         self.inbox = []
 
-    def back(self, num_blocks: int) -> None:
-        """From now on only so many blocks, the null block included, can be in use at once."""
-        self.report.backed_blocks = num_blocks
+    def fail(self) -> None:
+        """A step finds no memory; tried again with less it runs."""
+        self.report.failed_allocations += 1
         self.must_send = True
 
     def drain(self) -> None:

@@ -204,9 +204,12 @@ class Walk:
                 simulation.kill_store(store.store_id)
 
     def cut_pool(self) -> None:
-        """A worker loses memory, or has it back."""
+        """A worker finds no memory, several times one after another."""
         link = self.rng.choice(self.simulation.links)
-        link.worker.back(self.rng.choice((self.num_blocks, int(0.7 * self.num_blocks))))
+        for _ in range(self.rng.randint(1, 6)):
+            link.worker.fail()
+            self.simulation.run_link(link)
+            self.simulation.advance(1000)
 
     def cache_moves(self) -> None:
         """Preloads that come, change and go, evictions and rotations, whatever runs on the blocks meanwhile."""
