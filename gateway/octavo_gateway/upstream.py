@@ -334,7 +334,7 @@ class Upstream:
                 if not asked.done():
                     asked.set_result(event.pause_result.decision)
         elif live is not None:
-            apply_event(live, event)
+            apply_event(live, event, self._heard)
 
     def _cancel_done(self, event: scheduler_pb2.RequestEvent, live: LiveRequest | None) -> None:
         result = event.cancel_result
@@ -355,7 +355,10 @@ class Upstream:
     async def _write(self, call: Call) -> None:
         while True:
             while self._pending:
-                await call.write(self._pending.popleft())
+                message = self._pending.popleft()
+                if message.HasField("submit") and (live := self._live.get(message.submit.request_id)) is not None:
+                    live.on_sent()
+                await call.write(message)
             self._writable.clear()
             await self._writable.wait()
 

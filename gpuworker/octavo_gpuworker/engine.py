@@ -361,7 +361,11 @@ class Engine:
         prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
         load_us = min(wait_us, max(0, seq.loaded_ns - seq.admitted_ns) // 1000)
         sample_us = min(prefill_us, sample_ns // 1000)
-        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us))
+        self._reporter.first_token(
+            FirstToken(
+                seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us, seq.dispatch_us, seq.first_token_ns
+            )
+        )
 
     def _shed(self, step: Step, error: BaseException) -> None:
         """Out of memory: the step did not run, and nothing of it is lost. The scheduler is told, and the step is tried again

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -219,7 +220,8 @@ class SchedulerLink:
         number = 2
         while True:
             number += 1
-            message = report_to(await self._next_report())
+            report = await self._next_report()
+            message = report_to(report, time.time_ns())
             message.draining = self._draining
             await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=message))
 

@@ -99,6 +99,7 @@ def _admit(admit: pb.Admit) -> AdmitOrder:
         siblings=tuple(SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids)) for s in admit.siblings),
         traceparent=admit.traceparent,
         request_id=admit.request_id,
+        dispatch_us=admit.dispatch_us,
         received_ns=time.time_ns(),
     )
 
@@ -119,8 +120,8 @@ def _sampling(params: pb.SamplingParams) -> Sampling:
     )
 
 
-def report_to(report: Report) -> pb.Report:
-    """The message of one report."""
+def report_to(report: Report, now_ns: int) -> pb.Report:
+    """The message of one report, written at `now_ns` (wall clock)."""
     message = pb.Report(
         step=report.step,
         steps=report.steps,
@@ -158,6 +159,8 @@ def report_to(report: Report) -> pb.Report:
                 chunks=f.chunks,
                 load_us=f.load_us,
                 sample_us=f.sample_us,
+                dispatch_us=f.dispatch_us,
+                report_us=max(0, now_ns - f.sampled_ns) // 1000 if f.sampled_ns else 0,
             )
             for f in report.first_tokens
         ],

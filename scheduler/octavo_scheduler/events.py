@@ -201,6 +201,8 @@ class FirstToken:
     chunks: int
     load_us: int = 0  # part of wait_us
     sample_us: int = 0  # part of prefill_us
+    dispatch_us: int = 0  # before it came to the worker
+    report_us: int = 0  # after prefill_us
 
 
 @dataclass(slots=True)

@@ -66,6 +66,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             request.worker_wait_us = max(0, first.wait_us - first.load_us)
             request.prefill_us = first.prefill_us
             request.sample_us = first.sample_us
+            request.dispatch_us, request.report_us = first.dispatch_us, first.report_us
     for released in report.released:
         gone = worker.sequences.get(released.seq)
         if gone is not None:

@@ -298,6 +298,8 @@ class Request:
     worker_wait_us: int = 0
     prefill_us: int = 0
     sample_us: int = 0
+    dispatch_us: int = 0
+    report_us: int = 0
     cached_by_tier: dict[str, int] = field(
         default_factory=dict
     )  # where cached_tokens came from: hbm, dram, nvme, queue

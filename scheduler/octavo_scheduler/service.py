@@ -143,6 +143,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             batch, connection.orders = connection.orders, []
             for orders in wire.write_orders(batch):
                 number += 1
+                connection.stamp(orders, self._driver.clock_us())
                 await self._write(
                     context,
                     wpb.AttachWorkerResponse(epoch=connection.epoch, number=number, orders=orders),
@@ -194,7 +195,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)), guard)
             # what comes while a write is under way is in the cursors, and leaves with the next message
             while not connection.closed.is_set() and (updates := self._driver.collect(connection.number)):
-                batch = [event for update in updates for event in wire.write_update(update)]
+                now_us = self._driver.clock_us()
+                batch = [event for update in updates for event in wire.write_update(update, now_us)]
                 await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)), guard)
 
     def welcome(self) -> pb.GatewayWelcome:

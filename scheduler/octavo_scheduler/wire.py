@@ -127,8 +127,8 @@ def write_store_order(order: orders.Forget | orders.Keep) -> pb.AttachStoreRespo
     return pb.AttachStoreResponse(forget=forget)
 
 
-def write_update(update: Update) -> Iterator[pb.RequestEvent]:
-    """The RequestEvents of one update, in order."""
+def write_update(update: Update, now_us: int) -> Iterator[pb.RequestEvent]:
+    """The RequestEvents of one update, in order; `now_us` is the core's clock."""
     name = update.request_id
     if update.accepted:
         accepted = pb.Accepted(attempt=update.attempt, max_tokens=update.max_tokens, degraded=update.degraded)
@@ -140,6 +140,8 @@ def write_update(update: Update) -> Iterator[pb.RequestEvent]:
     for part in update.tokens:
         tokens = pb.Tokens(index=part.index, tokens=pack_u32(part.tokens))
         setattr(tokens, "from", part.start)
+        if not part.start and update.first_token_us >= 0:
+            tokens.relay_us = max(0, now_us - update.first_token_us)
         for item in part.logprobs:
             tokens.logprobs.add().MergeFromString(item)
         yield pb.RequestEvent(request_id=name, tokens=tokens)
@@ -192,6 +194,8 @@ def _finished(update: Update) -> pb.RequestFinished:
                 first_token_us=times.first_token_us,
                 retry_us=times.retry_us,
                 sample_us=times.sample_us,
+                dispatch_us=times.dispatch_us,
+                report_us=times.report_us,
             )
         )
     return finished
@@ -285,7 +289,16 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         ]
     if message.first_tokens:
         report.first_tokens = [
-            events.FirstToken(item.seq, item.wait_us, item.prefill_us, item.chunks, item.load_us, item.sample_us)
+            events.FirstToken(
+                item.seq,
+                item.wait_us,
+                item.prefill_us,
+                item.chunks,
+                item.load_us,
+                item.sample_us,
+                item.dispatch_us,
+                item.report_us,
+            )
             for item in message.first_tokens
         ]
     if message.logprobs:

@@ -106,7 +106,14 @@ def write_report(report: Reported) -> wpb.Report:
             for t in report.transfers_done
         ],
         first_tokens=[
-            wpb.FirstToken(seq=f.seq, wait_us=f.wait_us, prefill_us=f.prefill_us, chunks=f.chunks)
+            wpb.FirstToken(
+                seq=f.seq,
+                wait_us=f.wait_us,
+                prefill_us=f.prefill_us,
+                chunks=f.chunks,
+                dispatch_us=f.dispatch_us,
+                report_us=f.report_us,
+            )
             for f in report.first_tokens
         ],
         logprobs=[wpb.Logprobs.FromString(item) for item in report.logprobs],

@@ -142,7 +142,7 @@ class Order(_message.Message):
     def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id")
+    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id", "dispatch_us")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class Admit(_message.Message):
     MAX_LEN_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
     seq: int
     slot: int
     tokens: bytes
@@ -181,7 +182,8 @@ class Admit(_message.Message):
     max_len: int
     traceparent: str
     request_id: str
-    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    dispatch_us: int
+    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ..., dispatch_us: _Optional[int] = ...) -> None: ...
 
 class Sibling(_message.Message):
     __slots__ = ("seq", "slot", "seed", "block_ids")
@@ -452,20 +454,24 @@ class StepTimes(_message.Message):
     def __init__(self, wall_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., host_us: _Optional[int] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("seq", "wait_us", "prefill_us", "chunks", "load_us", "sample_us")
+    __slots__ = ("seq", "wait_us", "prefill_us", "chunks", "load_us", "sample_us", "dispatch_us", "report_us")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     WAIT_US_FIELD_NUMBER: _ClassVar[int]
     PREFILL_US_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     LOAD_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
+    REPORT_US_FIELD_NUMBER: _ClassVar[int]
     seq: int
     wait_us: int
     prefill_us: int
     chunks: int
     load_us: int
     sample_us: int
-    def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ..., load_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
+    dispatch_us: int
+    report_us: int
+    def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ..., load_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., dispatch_us: _Optional[int] = ..., report_us: _Optional[int] = ...) -> None: ...
 
 class LiveList(_message.Message):
     __slots__ = ("seqs", "transfers", "orders_applied")
