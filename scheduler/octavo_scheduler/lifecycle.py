@@ -20,7 +20,7 @@ from octavo_scheduler.facts import note_end, note_rejected, note_wait
 from octavo_scheduler.fleet import CancelAnswer, Gateway
 from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.limits.door import Terms, knock
-from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.preloads import build
 from octavo_scheduler.preloads.quota import pin_refusal
@@ -402,6 +402,8 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
         choice.phase = Phase.DONE
         if choice.sequence is not None:
             stop(cell, choice.sequence, reason)
+    if outcome.outcome != "finished":  # of an answer what goes out may be found again
+        copies.abandon_all(cell, request)
     cell.counters[_COUNTER[outcome.outcome]] += 1
     cell.tenants.close(request, cell.now_us)
     learn.from_end(cell, request)

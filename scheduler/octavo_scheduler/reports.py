@@ -12,7 +12,7 @@ from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
-from octavo_scheduler.moves import handoff
+from octavo_scheduler.moves import copies, handoff
 from octavo_scheduler.orders import Label
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.reach import note_missed
@@ -251,10 +251,11 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     """A transfer's hold ends; a load moves the sequence's start to what really came."""
     ok = min(done.ok_blocks, len(transfer.blocks))
     directory = cell.fleet.directory_of(worker)
-    _learn_link(worker, transfer, done)
+    if not transfer.abandoned:
+        _learn_link(worker, transfer, done)
     own_fault = not any(source.first == 0 for source in transfer.sources)  # else a peer was asked for the first block
     late = cell.now_us - transfer.started_us >= cell.policy.load_limit_us
-    if directory is not None and not ok and late and own_fault:
+    if directory is not None and not ok and late and own_fault and not transfer.abandoned:
         directory.stuck(cell.now_us)
     if transfer.kind == "offload":
         worker.offloads_in_flight -= transfer.purpose == "write-behind"
@@ -271,13 +272,13 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         if transfer.sequence is not None:
             _end_load(cell, worker, transfer, transfer.sequence, done, ok)
         handoff.preloaded(cell, transfer, ok)
-        if directory is not None:
+        if directory is not None and not transfer.abandoned:
             note_missed(directory, cell.fleet.stores, transfer.sources, transfer.keys, ok, cell.now_us)
     for block in reversed(transfer.blocks):
         worker.pool.drop_transfer(block)
     cell.admission_due = True
-    if transfer.owner is not None:
-        end_hold(cell, transfer.owner)
+    if (owner := copies.ended(transfer)) is not None:
+        end_hold(cell, owner)
 
 
 def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence, done: TransferDone, ok: int) -> None:

@@ -278,7 +278,8 @@ class Request:
     resubmitted: bool = False
     choices: list[Choice] = field(default_factory=list)
     outcome: Outcome | None = None
-    holds: int = 0  # sequences and load transfers that still hold blocks
+    holds: int = 0  # sequences and transfers that still hold blocks
+    copies: dict[int, int] = field(default_factory=dict)  # its transfers: xfer_id -> epoch of the worker
     queued: bool = False
     queue_number: int = 0
     queue_key: QueueKey = ()

@@ -13,7 +13,7 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
-from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
@@ -139,8 +139,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
-    worker.transfers[transfer.xfer_id] = transfer
-    leader.choice.request.holds += 1
+    copies.begin(worker, transfer, request)
     leader.wait_xfer = transfer.xfer_id
     path = plan.path or NOTHING_TO_LOAD
     leader.load = LoadRecord(path, cell.now_us, len(blocks))
@@ -240,6 +239,8 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
     worker.orders.append(Stop(sequence.seq, reason))
+    if sequence.wait_xfer:
+        copies.abandon(cell, worker, sequence.wait_xfer)
     cell.admission_due = True
 
 
@@ -441,8 +442,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     for transfer in worker.transfers.values():
         drop.arrived(cell, transfer)
         handoff.lost(transfer)
-        if transfer.owner is not None:
-            end_hold(cell, transfer.owner)
+        if (owner := copies.ended(transfer)) is not None:
+            end_hold(cell, owner)
     for sequence in list(worker.sequences.values()):
         request = sequence.choice.request
         if sequence.choice.phase is Phase.RUNNING:

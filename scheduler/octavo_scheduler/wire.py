@@ -364,6 +364,8 @@ def write_order(order: orders.Order) -> wpb.Order:
                 ],
             )
             return wpb.Order(load=load)
+        case orders.Abort():
+            return wpb.Order(abort=wpb.Abort(xfer_id=order.xfer_id))
         case orders.Update():
             update = wpb.Update(seq=order.seq, rank=order.rank, paused=order.paused, draft_len=order.draft_len)
             return wpb.Order(update=update)

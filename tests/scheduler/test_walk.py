@@ -150,7 +150,7 @@ class Walk:
         if rng.random() < 0.5 or len(prompt) + 3 > self.longest:
             simulation.pause(client, rng.choice(("a", "b")), rng.choice((0, 1000, 20_000)))
         else:
-            simulation.submit(self.gateway(), prompt, 3, resumes=client.request_id)
+            simulation.submit(self.gateway(), prompt, 3, resumes=client.request_id, tenant=client.tenant)
 
     def live(self) -> list[object]:
         return [client for client in self.simulation.clients if not client.gone and not client.outcome]
@@ -332,6 +332,7 @@ def test_walks_reach_every_corner() -> None:
         "requests_degraded",
         "workers_drained",
         "handed_over",
+        "abandoned_copies",
     ):
         assert total[name] > 0, name
 

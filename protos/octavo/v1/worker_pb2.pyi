@@ -116,7 +116,7 @@ class Orders(_message.Message):
     def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave")
+    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave", "abort")
     ADMIT_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Order(_message.Message):
     STEP_POLICY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
     admit: Admit
     grant: Grant
     update: Update
@@ -137,7 +138,8 @@ class Order(_message.Message):
     step_policy: StepPolicy
     label: Label
     leave: Leave
-    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    abort: Abort
+    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
     __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id", "dispatch_us")
@@ -258,6 +260,12 @@ class Load(_message.Message):
     limit_us: int
     sources: _containers.RepeatedCompositeFieldContainer[_kvstore_pb2.BlockSource]
     def __init__(self, xfer_id: _Optional[int] = ..., keys: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., limit_us: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_kvstore_pb2.BlockSource, _Mapping]]] = ...) -> None: ...
+
+class Abort(_message.Message):
+    __slots__ = ("xfer_id",)
+    XFER_ID_FIELD_NUMBER: _ClassVar[int]
+    xfer_id: int
+    def __init__(self, xfer_id: _Optional[int] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("resource_id", "kind", "payload")
