@@ -101,5 +101,5 @@ def test_settings_that_rule_it_out_are_named() -> None:
 def test_threads_by_the_hundred_are_refused_before_anything_is_packed() -> None:
     from octavo.manifest import Engine, Manifest
 
-    with pytest.raises(OctavoError, match="engine.threads: 4000 on .* would hardly move"):
+    with pytest.raises(OctavoError, match=r"engine\.threads: 4000 on .* would hardly move"):
         open_native(Manifest(engine=Engine(device="cpu", threads=4000)), lambda done, total: None)
