@@ -30,8 +30,10 @@ class RunTable:
         self._live.clear()
         self._handles.clear()
 
-    def apply(self, runs: scheduler_pb2.TokenRuns) -> None:
-        """Hands every run to its request. Raises ValueError when the columns do not fit together, TokenGap when tokens are missing."""
+    def apply(self, runs: scheduler_pb2.TokenRuns, read: float) -> None:
+        """Hands every run, read at `read` on the clock of the requests, to its request.
+
+        Raises ValueError when the columns do not fit together, TokenGap when tokens are missing."""
         counts, tokens = unpack_u32(runs.counts), unpack_u32(runs.tokens)
         if sum(counts) != len(tokens):
             raise ValueError(f"runs.tokens: {len(tokens)} for counts of {sum(counts)}")
@@ -40,5 +42,7 @@ class RunTable:
         for handle, index, start, count in zip(*columns, strict=True):
             live = known.get(handle)
             if live is not None:
+                if not live.first_token:  # its first ones came to another stream
+                    live.on_first_read(read, 0)
                 live.on_tokens(index, start, tokens[at : at + count], ())
             at += count

@@ -323,7 +323,7 @@ class Upstream:
             if kind == "events":
                 events = message.events
                 if events.HasField("runs"):
-                    self._runs.apply(events.runs)
+                    self._runs.apply(events.runs, self._heard)
                 for event in events.events:
                     self._dispatch(event)
             elif kind == "welcome":
@@ -345,7 +345,7 @@ class Upstream:
         elif live is not None:
             if kind == "accepted":
                 self._runs.name(live, event.accepted.handle)
-            apply_event(live, event, kind)
+            apply_event(live, event, kind, self._heard)
 
     def _cancel_done(self, event: scheduler_pb2.RequestEvent, live: LiveRequest | None) -> None:
         result = event.cancel_result
@@ -366,7 +366,10 @@ class Upstream:
     async def _write(self, call: Call) -> None:
         while True:
             while self._pending:
-                await call.write(self._pending.popleft())
+                message = self._pending.popleft()
+                if message.HasField("submit") and (live := self._live.get(message.submit.request_id)) is not None:
+                    live.on_sent()
+                await call.write(message)
             self._writable.clear()
             await self._writable.wait()
 

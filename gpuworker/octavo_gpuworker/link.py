@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -224,7 +225,8 @@ class SchedulerLink:
             while True:
                 number += 1
                 message = pb.AttachWorkerRequest(epoch=epoch, number=number)
-                fill_report(message.report, await self._next_report(silence))
+                report = await self._next_report(silence)
+                fill_report(message.report, report, time.time_ns())
                 message.report.draining = self._draining
                 await call.write(message)
         finally:

@@ -10,6 +10,7 @@ from octavo.packing import pack_u32, unpack_keys, unpack_u32
 from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.orders import (
+    AbortOrder,
     AdmitOrder,
     GrantOrder,
     LabelOrder,
@@ -62,6 +63,8 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 sources = tuple(LoadSource(item.store_id, item.first, item.count) for item in load.sources)
                 blocks = unpack_u32(load.block_ids)
                 yield LoadOrder(load.xfer_id, unpack_keys(load.keys), blocks, load.limit_us, sources)
+            case "abort":
+                yield AbortOrder(order.abort.xfer_id)
             case "label":
                 label = order.label
                 yield LabelOrder(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))
@@ -98,6 +101,7 @@ def _admit(admit: pb.Admit) -> AdmitOrder:
         siblings=tuple(SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids)) for s in admit.siblings),
         traceparent=admit.traceparent,
         request_id=admit.request_id,
+        dispatch_us=admit.dispatch_us,
         received_ns=time.time_ns(),
     )
 
@@ -118,15 +122,15 @@ def _sampling(params: pb.SamplingParams) -> Sampling:
     )
 
 
-def report_to(report: Report) -> pb.Report:
-    """The message of one report."""
+def report_to(report: Report, now_ns: int) -> pb.Report:
+    """The message of one report, written at `now_ns` (wall clock)."""
     message = pb.Report()
-    fill_report(message, report)
+    fill_report(message, report, now_ns)
     return message
 
 
-def fill_report(message: pb.Report, report: Report) -> None:
-    """Puts a report into an empty message. A field that is set costs most of what a step's message costs: few are."""
+def fill_report(message: pb.Report, report: Report, now_ns: int) -> None:
+    """Puts a report into an empty message, at `now_ns` (wall clock). A field that is set costs most of what a step's message costs: few are."""
     message.step = report.step
     if report.slots:
         message.slots, message.computed_len = pack_u32(report.slots), pack_u32(report.computed_len)
@@ -148,7 +152,16 @@ def fill_report(message: pb.Report, report: Report) -> None:
     for r in report.released:
         message.released.add(seq=r.seq, len=r.length, computed_len=r.computed_len)
     for first in report.first_tokens:
-        message.first_tokens.add(**asdict(first))
+        message.first_tokens.add(
+            seq=first.seq,
+            wait_us=first.wait_us,
+            prefill_us=first.prefill_us,
+            chunks=first.chunks,
+            load_us=first.load_us,
+            sample_us=first.sample_us,
+            dispatch_us=first.dispatch_us,
+            report_us=max(0, now_ns - first.sampled_ns) // 1000 if first.sampled_ns else 0,
+        )
     for done in report.transfers_done:
         message.transfers_done.add(**asdict(done))
     if any(report.logprobs):

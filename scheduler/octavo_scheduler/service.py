@@ -144,6 +144,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             batch, connection.orders = connection.orders, []
             for orders in wire.write_orders(batch):
                 number += 1
+                connection.stamp(orders, self._driver.clock_us())
                 await self._write(
                     context,
                     wpb.AttachWorkerResponse(epoch=connection.epoch, number=number, orders=orders),
@@ -196,7 +197,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)), guard)
             # what comes while a write is under way is in the cursors, and leaves with the next message
             while not connection.closed.is_set() and (updates := self._driver.collect(connection.number)):
-                await self._write(context, updates_as.write(updates), guard)
+                await self._write(context, updates_as.write(updates, self._driver.clock_us()), guard)
 
     def welcome(self) -> pb.GatewayWelcome:
         """The limits in force."""

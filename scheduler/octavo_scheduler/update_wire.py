@@ -24,8 +24,8 @@ class UpdateWriter:
         self._handles: dict[str, int] = {}
         self._given = 0
 
-    def write(self, updates: Iterable[Update]) -> pb.AttachGatewayResponse:
-        """One message with all of them, each request's own events in order."""
+    def write(self, updates: Iterable[Update], now_us: int) -> pb.AttachGatewayResponse:
+        """One message with all of them, each request's own events in order; `now_us` is the core's clock."""
         response = pb.AttachGatewayResponse()
         message = response.events
         message.SetInParent()
@@ -38,7 +38,7 @@ class UpdateWriter:
                 continue
             if update.accepted:
                 handle = self._give(update.request_id)
-            write_update(message, update, handle)
+            write_update(message, update, now_us, handle)
             if update.finished is not None:
                 self._handles.pop(update.request_id, None)
         if runs:
@@ -54,7 +54,8 @@ class UpdateWriter:
 
 
 def _plain(update: Update) -> bool:
-    return bool(update.tokens) and not any([part.logprobs for part in update.tokens])
+    """Nothing but tokens behind a choice's first, which says more than its number."""
+    return bool(update.tokens) and all([part.start and not part.logprobs for part in update.tokens])
 
 
 def _write_runs(message: pb.TokenRuns, runs: list[tuple[int, TokensUpdate]]) -> None:
@@ -68,8 +69,8 @@ def _write_runs(message: pb.TokenRuns, runs: list[tuple[int, TokensUpdate]]) -> 
     message.tokens = pack_u32(tokens)
 
 
-def write_update(message: pb.RequestEvents, update: Update, handle: int = 0) -> None:
-    """Appends the events of one update, in order."""
+def write_update(message: pb.RequestEvents, update: Update, now_us: int, handle: int = 0) -> None:
+    """Appends the events of one update, in order; `now_us` is the core's clock."""
     name, add = update.request_id, message.events.add
     if update.accepted:
         accepted = add(request_id=name).accepted
@@ -83,6 +84,8 @@ def write_update(message: pb.RequestEvents, update: Update, handle: int = 0) -> 
         tokens = add(request_id=name).tokens
         tokens.index, tokens.tokens = part.index, pack_u32(part.tokens)
         setattr(tokens, "from", part.start)
+        if not part.start and update.first_token_us >= 0:
+            tokens.relay_us = max(0, now_us - update.first_token_us)
         for item in part.logprobs:
             tokens.logprobs.add().MergeFromString(item)
     for end in update.ended:
@@ -134,6 +137,8 @@ def _fill_finished(finished: pb.RequestFinished, update: Update) -> None:
                 first_token_us=times.first_token_us,
                 retry_us=times.retry_us,
                 sample_us=times.sample_us,
+                dispatch_us=times.dispatch_us,
+                report_us=times.report_us,
             )
         )
 

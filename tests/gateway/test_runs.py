@@ -16,7 +16,12 @@ class Heard:
 
     def __init__(self, wire_id: str) -> None:
         self.wire_id = wire_id
+        self.first_token = 0.0
+        self.first_read = (0.0, -1)
         self.runs: list[tuple[int, int, list[int]]] = []
+
+    def on_first_read(self, read: float, relay_us: int) -> None:
+        self.first_read = (read, relay_us)
 
     def on_tokens(self, index: int, start: int, ids: Any, logprobs: Any) -> None:
         assert not logprobs
@@ -37,7 +42,8 @@ def test_each_run_reaches_its_request() -> None:
     table, a, b = RunTable(), Heard("a"), Heard("b")
     table.name(a, 1)  # type: ignore[arg-type]
     table.name(b, 2)  # type: ignore[arg-type]
-    table.apply(runs((2, 0, 5, [8, 9]), (1, 0, 0, [7]), (2, 1, 0, [3]), (77, 0, 0, [1, 1])))
+    table.apply(runs((2, 0, 5, [8, 9]), (1, 0, 0, [7]), (2, 1, 0, [3]), (77, 0, 0, [1, 1])), 2.5)
+    assert a.first_read == (2.5, 0)
     assert a.runs == [(0, 0, [7])] and b.runs == [(0, 5, [8, 9]), (1, 0, [3])]
 
 
@@ -48,10 +54,10 @@ def test_what_was_forgotten_or_renamed_hears_nothing_under_the_old_handle() -> N
     table.forget("a")
     table.forget("nobody")
     table.name(b, 3)  # type: ignore[arg-type]
-    table.apply(runs((1, 0, 0, [1]), (2, 0, 0, [2]), (3, 0, 0, [3])))
+    table.apply(runs((1, 0, 0, [1]), (2, 0, 0, [2]), (3, 0, 0, [3])), 2.5)
     assert not a.runs and b.runs == [(0, 0, [3])]
     table.clear()
-    table.apply(runs((3, 0, 0, [4])))
+    table.apply(runs((3, 0, 0, [4])), 2.5)
     assert len(b.runs) == 1
 
 
@@ -77,7 +83,7 @@ def test_what_was_forgotten_or_renamed_hears_nothing_under_the_old_handle() -> N
 )
 def test_columns_that_do_not_fit_together_are_refused(damaged: pb.TokenRuns) -> None:
     with pytest.raises(ValueError):
-        RunTable().apply(damaged)
+        RunTable().apply(damaged, 2.5)
 
 
 async def test_a_stream_of_runs_is_a_whole_answer(stack: Any, request_of: Any, put_together: Any) -> None:

@@ -62,6 +62,8 @@ def read_order(order: wpb.Order) -> orders.Order:
     if kind == "load":
         item = order.load
         return orders.Load(item.xfer_id, unpack_keys(item.keys), unpack_u32(item.block_ids), item.limit_us)
+    if kind == "abort":
+        return orders.Abort(order.abort.xfer_id)
     if kind == "label":
         label = order.label
         return orders.Label(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))
@@ -104,7 +106,14 @@ def write_report(report: Reported) -> wpb.Report:
             for t in report.transfers_done
         ],
         first_tokens=[
-            wpb.FirstToken(seq=f.seq, wait_us=f.wait_us, prefill_us=f.prefill_us, chunks=f.chunks)
+            wpb.FirstToken(
+                seq=f.seq,
+                wait_us=f.wait_us,
+                prefill_us=f.prefill_us,
+                chunks=f.chunks,
+                dispatch_us=f.dispatch_us,
+                report_us=f.report_us,
+            )
             for f in report.first_tokens
         ],
         logprobs=[wpb.Logprobs.FromString(item) for item in report.logprobs],

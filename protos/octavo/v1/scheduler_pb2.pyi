@@ -280,15 +280,17 @@ class Accepted(_message.Message):
     def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ..., max_tokens: _Optional[int] = ..., handle: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
-    __slots__ = ("index", "tokens", "logprobs")
+    __slots__ = ("index", "tokens", "logprobs", "relay_us")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RELAY_US_FIELD_NUMBER: _ClassVar[int]
     index: int
     tokens: bytes
     logprobs: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Logprobs]
-    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[_worker_pb2.Logprobs, _Mapping]]] = ..., **kwargs) -> None: ...
+    relay_us: int
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[_worker_pb2.Logprobs, _Mapping]]] = ..., relay_us: _Optional[int] = ..., **kwargs) -> None: ...
 
 class ChoiceFinished(_message.Message):
     __slots__ = ("index", "reason", "tokens", "stop_token")
@@ -352,7 +354,7 @@ class RequestCost(_message.Message):
     def __init__(self, prefill_device_us: _Optional[int] = ..., decode_device_us: _Optional[int] = ..., recompute_device_us: _Optional[int] = ..., kv_pool_byte_s: _Optional[float] = ..., kv_dram_byte_s: _Optional[float] = ..., kv_nvme_byte_s: _Optional[float] = ..., saved_prefix_tokens: _Optional[int] = ..., saved_tier_tokens: _Optional[int] = ..., saved_sibling_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestTimes(_message.Message):
-    __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us", "retry_us", "sample_us")
+    __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us", "retry_us", "sample_us", "dispatch_us", "report_us")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     KV_LOAD_US_FIELD_NUMBER: _ClassVar[int]
     WORKER_WAIT_US_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +366,8 @@ class RequestTimes(_message.Message):
     FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
     RETRY_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
+    REPORT_US_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     kv_load_us: int
     worker_wait_us: int
@@ -375,7 +379,9 @@ class RequestTimes(_message.Message):
     first_token_us: int
     retry_us: int
     sample_us: int
-    def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
+    dispatch_us: int
+    report_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., dispatch_us: _Optional[int] = ..., report_us: _Optional[int] = ...) -> None: ...
 
 class CancelResult(_message.Message):
     __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us", "cost")
