@@ -342,12 +342,13 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_shapes", "gateways", "stores", "version", "workers")
+    __slots__ = ("_accepting", "_shapes", "gateways", "splits", "stores", "version", "workers")
 
     def __init__(self) -> None:
         self._shapes: dict[str, list[Shape]] = {}  # by pool
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self.version = 0  # counts what `changed` was told
+        self.splits = False  # a worker only prefills for others
         self.workers: dict[int, Worker] = {}  # by epoch
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
@@ -373,6 +374,17 @@ class Fleet:
             if gateway is not None and not delivery.finished_sent:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
+
+    def owe(self, deliveries: list[Delivery], woken: set[int]) -> None:
+        """`touch` for deliveries of live requests at once, in this order."""
+        if len(self.gateways) == 1:
+            (gateway,) = self.gateways.values()
+            gateway.dirty.update(dict.fromkeys(deliveries))
+            woken.add(gateway.connection)
+            return
+        for delivery in deliveries:
+            self.gateways[delivery.gateway].dirty[delivery] = None
+            woken.add(delivery.gateway)
 
     def by_name(self, worker_id: str) -> Worker | None:
         """The worker of that name, if it is connected."""
@@ -404,6 +416,7 @@ class Fleet:
         """A worker came, left or began to drain."""
         self._shapes.clear()
         self._accepting.clear()
+        self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.version += 1
 
     def max_request_blocks(self) -> int:

@@ -182,6 +182,15 @@ class Choice:
             self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
         return self.output_keys[index - len(prompt_keys)]
 
+    def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
+        """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""
+        if self.key(end - 1, block_tokens) is None:
+            return []
+        prompt_keys, first = self.request.prompt_keys, len(self.request.prompt_keys)
+        if end <= first:
+            return prompt_keys[start:end]
+        return prompt_keys[start:] + self.output_keys[max(0, start - first) : end - first]
+
     def _slice(self, start: int, end: int) -> array[int]:
         prompt = self.request.prompt
         if start >= len(prompt):

@@ -20,6 +20,11 @@ MAX_ORDERS_BYTES = 2 * 2**20
 """Orders of one message, well below the 4 MB limit."""
 
 
+MOST_STEP_US = 1e9
+"""No step takes a quarter of an hour."""
+ROLES = ("", "both", "prefill", "decode")
+
+
 class WireError(ValueError):
     """A message that cannot be read; the text names the field."""
 
@@ -218,14 +223,9 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         raise WireError(f"resident_keys: {len(keys)} keys for {len(blocks)} blocks")
     if len(parents) != len(blocks) or max(parents, default=0) > len(blocks):
         raise WireError(f"resident_parents: {len(parents)} for {len(blocks)} blocks, each at most that; give one each")
-    given = message.calibration
-    default = events.Calibration()
-    calibration = events.Calibration(
-        given.fixed_us or default.fixed_us,
-        given.prefill_token_us or default.prefill_token_us,
-        given.decode_seq_us or default.decode_seq_us,
-        given.context_token_us or default.context_token_us,
-    )
+    if message.role not in ROLES:
+        raise WireError(f"role: {message.role[:40]!r} is unknown; use {', '.join(ROLES[1:])}")
+    calibration = _read_calibration(message.calibration)
     return events.WorkerJoined(
         now_us=now_us,
         epoch=epoch,
@@ -245,6 +245,18 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         role=message.role or "both",
         labels=list(message.labels),
     )
+
+
+def _read_calibration(given: wpb.Calibration) -> events.Calibration:
+    """What the worker measured, defaults where it says nothing. One number that is none would be in every forecast of the cell."""
+    default = events.Calibration()
+    values = []
+    for name in ("fixed_us", "prefill_token_us", "decode_seq_us", "context_token_us"):
+        value = getattr(given, name)
+        if not 0 <= value <= MOST_STEP_US:
+            raise WireError(f"calibration.{name}: {value!r} must lie in [0, {MOST_STEP_US:g}]")
+        values.append(value or getattr(default, name))
+    return events.Calibration(*values)
 
 
 def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported:
