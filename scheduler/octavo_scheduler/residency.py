@@ -13,7 +13,7 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
-from octavo_scheduler.moves import copies, handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses, pieces
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
@@ -334,6 +334,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
+    if sequence.handoff is not None:
+        pieces.ended(cell, worker)
     if request.handoff is not None and request not in cell.arriving:
         handoff.end(cell, request, "preempted")
     _unseat(cell, worker, sequence, "preempted")

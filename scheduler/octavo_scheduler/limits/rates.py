@@ -160,7 +160,7 @@ def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, t
             context += sequence.computed_len
             if sequence.turn <= turn:
                 ahead += max(0, sequence.length - sequence.computed_len - 1)
-    budget = worker.pace.budget if decoding else policy.budget_alone
+    budget = worker.pace.budget if decoding else worker.pace.alone or policy.budget_alone
     left_us = 0.0
     if decoding or backlog:
         # what is computed now was begun at about the last report

@@ -15,7 +15,7 @@ from octavo_scheduler.admission import blocks_for
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.moves import copies
+from octavo_scheduler.moves import copies, pieces
 from octavo_scheduler.moves.credit import find_target, room, target_of
 from octavo_scheduler.moves.exports import Item, answering, items_of, order_exports
 from octavo_scheduler.orders import Load
@@ -41,6 +41,7 @@ def begin(cell: Cell, source: Worker, target: Worker, sequence: Sequence) -> Non
     request.handoff = sequence.handoff = handoff
     _promise(cell, target, request)
     cell.counters["handoffs_started"] += 1
+    pieces.cut(cell, source, target)
     advance(cell, source, sequence)  # what was cached there can go at once
 
 
