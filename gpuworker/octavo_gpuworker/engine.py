@@ -22,6 +22,7 @@ from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.labels import Labels
 from octavo_gpuworker.orders import (
+    AbortOrder,
     AdmitOrder,
     FirstToken,
     GrantOrder,
@@ -81,6 +82,7 @@ class Engine:
         budget: StepBudget,
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
+        abort_transfer: Callable[[int], None] = lambda xfer_id: None,
     ) -> None:
         self.backend = backend
         self.pool = backend.pool
@@ -89,6 +91,7 @@ class Engine:
         self.steps = 0
         self.mixed_steps = 0
         self._start_transfer = start_transfer
+        self._abort_transfer = abort_transfer
         self._on_end = on_end
         self._slots = SlotTable(self.pool.block_tokens)
         self._by_seq: dict[int, Sequence] = {}
@@ -186,6 +189,9 @@ class Engine:
             case OffloadOrder():
                 self._transfers.add(item.xfer_id)
                 self._start_transfer(item)
+            case AbortOrder():
+                if item.xfer_id in self._transfers:
+                    self._abort_transfer(item.xfer_id)
             case LoadedBlock():
                 if item.xfer_id in self._transfers:
                     self.pool.write_block(item.block, item.payload)

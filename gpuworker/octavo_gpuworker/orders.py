@@ -120,6 +120,13 @@ class LoadOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class AbortOrder:
+    """Nobody waits for this transfer any more."""
+
+    xfer_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class LabelOrder:
     blocks: list[int]
     keys: list[bytes]
@@ -152,6 +159,7 @@ Order = (
     | StopOrder
     | OffloadOrder
     | LoadOrder
+    | AbortOrder
     | LabelOrder
     | PolicyOrder
     | LeaveOrder

@@ -112,6 +112,7 @@ class Worker:
             ),
             start_transfer=self._start_transfer,
             on_end=self._ended,
+            abort_transfer=self._abort_transfer,
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
@@ -218,6 +219,9 @@ class Worker:
 
     def _start_transfer(self, order: OffloadOrder | LoadOrder) -> None:
         self.transfers.start(order)
+
+    def _abort_transfer(self, xfer_id: int) -> None:
+        self.transfers.abort(xfer_id)
 
     def _emit(self, report: Report) -> None:
         self.link.emit(report)

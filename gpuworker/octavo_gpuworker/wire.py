@@ -9,6 +9,7 @@ from octavo.packing import pack_u32, unpack_keys, unpack_u32
 from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.orders import (
+    AbortOrder,
     AdmitOrder,
     GrantOrder,
     LabelOrder,
@@ -60,6 +61,8 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 sources = tuple(LoadSource(item.store_id, item.first, item.count) for item in load.sources)
                 blocks = unpack_u32(load.block_ids)
                 yield LoadOrder(load.xfer_id, unpack_keys(load.keys), blocks, load.limit_us, sources)
+            case "abort":
+                yield AbortOrder(order.abort.xfer_id)
             case "label":
                 label = order.label
                 yield LabelOrder(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))

@@ -56,6 +56,7 @@ COUNTERS = (
     "loads_started",
     "loaded_blocks",
     "wasted_load_blocks",
+    "abandoned_copies",
     "evicted_blocks",
     "yielded_pin_blocks",
     "recomputed_tokens",

@@ -288,7 +288,12 @@ class Core:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+            if plan.waits or placement.waits_for_join(cell, request, plan):
+                break
+            if jam.over_share(request, plan):
+                if pauses.yield_own(cell, plan.worker, request):
+                    continue
+                jam.hold_tenant(request)
                 break
             if not fits(plan, cell.policy, cell.history):
                 if pauses.review(cell, plan.worker, request) or self._make_room(plan):

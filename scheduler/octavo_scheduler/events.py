@@ -231,7 +231,6 @@ class Reported:
     orders_applied: int = 0  # of the epoch, when the live lists were made
     draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
     failed_allocations: int = 0
-    backed_blocks: int = 0  # of its pool, the null block included; 0: as before
 
 
 @dataclass(slots=True)

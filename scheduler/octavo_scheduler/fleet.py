@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from octavo_scheduler.books.holding import Holding
 from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
@@ -26,6 +26,15 @@ QUIET_LEAST_US = 1_500_000
 """An idle worker reports once a second."""
 
 
+class Keeper(Protocol):
+    """Whose blocks stay while nothing of it runs."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    def __hash__(self) -> int: ...
+
+
 class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
@@ -33,7 +42,6 @@ class Worker:
         "_budget",
         "_quiet_us",
         "_stuck_us",
-        "backed_blocks",
         "backlog",
         "batch_due_us",
         "batch_since_us",
@@ -98,7 +106,6 @@ class Worker:
         self.labels = frozenset(hello.labels)
         self.closed_until_us = 0  # after a failed allocation nothing is admitted until then
         self.recovers_us = 0
-        self.backed_blocks = 0  # usable blocks that the worker says it can back; 0: all
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
@@ -130,7 +137,7 @@ class Worker:
         self.preempting: set[int] = set()
         self.promised: dict[Request, int] = {}  # blocks for what other workers prefill for this one
         self.offloads_in_flight = 0
-        self.kept: dict[object, list[int]] = {}  # blocks of clients that paused, by their pause
+        self.kept: dict[Keeper, list[int]] = {}  # blocks of clients that paused, by their pause
         self.pace = Pace(policy.max_num_batched_tokens)
         self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
@@ -335,12 +342,13 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_shapes", "gateways", "stores", "version", "workers")
+    __slots__ = ("_accepting", "_shapes", "gateways", "splits", "stores", "version", "workers")
 
     def __init__(self) -> None:
-        self._shapes: list[Shape] | None = None
+        self._shapes: dict[str, list[Shape]] = {}  # by pool
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self.version = 0  # counts what `changed` was told
+        self.splits = False  # a worker only prefills for others
         self.workers: dict[int, Worker] = {}  # by epoch
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
@@ -367,6 +375,17 @@ class Fleet:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
 
+    def owe(self, deliveries: list[Delivery], woken: set[int]) -> None:
+        """`touch` for deliveries of live requests at once, in this order."""
+        if len(self.gateways) == 1:
+            (gateway,) = self.gateways.values()
+            gateway.dirty.update(dict.fromkeys(deliveries))
+            woken.add(gateway.connection)
+            return
+        for delivery in deliveries:
+            self.gateways[delivery.gateway].dirty[delivery] = None
+            woken.add(delivery.gateway)
+
     def by_name(self, worker_id: str) -> Worker | None:
         """The worker of that name, if it is connected."""
         return next((worker for worker in self.workers.values() if worker.worker_id == worker_id), None)
@@ -386,16 +405,18 @@ class Fleet:
         """Those of `accepting` that are healthy, and whose admission no failed allocation has closed."""
         return [worker for worker in self.accepting(pool) if worker.healthy and worker.closed_until_us <= now_us]
 
-    def shapes(self) -> list[Shape]:
-        """The different shapes among the workers that accept; few, however many workers there are."""
-        if self._shapes is None:
-            self._shapes = list(dict.fromkeys(worker.shape() for worker in self.accepting()))
-        return self._shapes
+    def shapes(self, pool: str = "") -> list[Shape]:
+        """The different shapes among the workers that accept, of one pool or of all; few, however many workers there are."""
+        known = self._shapes.get(pool)
+        if known is None:
+            known = self._shapes[pool] = list(dict.fromkeys(worker.shape() for worker in self.accepting(pool)))
+        return known
 
     def changed(self) -> None:
         """A worker came, left or began to drain."""
-        self._shapes = None
+        self._shapes.clear()
         self._accepting.clear()
+        self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.version += 1
 
     def max_request_blocks(self) -> int:

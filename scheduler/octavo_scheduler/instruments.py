@@ -48,6 +48,10 @@ CELL_COUNTERS: Final = (
     ("loads_started", "Loads ordered from a kvstore."),
     ("loaded_blocks", "Blocks that loads brought."),
     ("wasted_load_blocks", "Blocks that loads brought for a sequence that had left meanwhile."),
+    (
+        "abandoned_copies",
+        "Copies that were ended before their time, because what they were for had ended or given way.",
+    ),
     ("prefix_hit_tokens", "Prompt tokens whose KV was in the pool at an admission."),
     ("prefix_spreads", "Admissions to a worker that held less of the prompt than a busier one: the prefix spreads."),
     ("tier_hit_tokens", "Prompt tokens whose KV came from a kvstore."),

@@ -20,7 +20,7 @@ from octavo_scheduler.facts import note_end, note_rejected, note_wait
 from octavo_scheduler.fleet import CancelAnswer, Gateway
 from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.limits.door import Terms, knock
-from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.preloads import build
 from octavo_scheduler.preloads.quota import pin_refusal
@@ -109,7 +109,7 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
     if not cell.fleet.accepting() and not _privileged(cell, event):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
-    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices))
+    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices), _pool_of(cell, event))
     if never:
         return Outcome("rejected", "rejected-never-fits", never)
     unpinned = pin_refusal(cell, event)
@@ -139,18 +139,28 @@ def _invalid(cell: Cell, event: Submitted) -> str:
     return ""
 
 
-def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) -> str:
-    """Why a request of this size can run on no worker there is; empty when it can, or when there is none."""
-    shapes = cell.fleet.shapes()
+def _pool_of(cell: Cell, event: Submitted) -> str:
+    """Where its class runs."""
+    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
+    return slo.pool if slo is not None else ""
+
+
+def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, pool: str = "") -> str:
+    """Why a request of this size can run on no worker of its pool; empty when it can, or when there is none."""
+    shapes = cell.fleet.shapes(pool)
     if not shapes:
         return ""
     if any(can_ever_hold(shape, prompt_tokens, max_tokens, choices) for shape in shapes):
         return ""
-    usable, seqs = shapes[0].usable_blocks, shapes[0].max_seqs
+    usable, seqs = max(shape.usable_blocks for shape in shapes), max(shape.max_seqs for shape in shapes)
     need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens)
+    of_pool = f" of pool {pool!r}" if pool else ""
     if choices > seqs:
-        return f"n: {choices} choices never fit the {seqs} sequences of a worker; ask for fewer"
-    return f"max_tokens: the request needs {need} KV blocks and the pool has {usable}; shorten the prompt or max_tokens"
+        return f"n: {choices} choices never fit the {seqs} sequences of a worker{of_pool}; ask for fewer"
+    return (
+        f"max_tokens: the request needs {need} KV blocks and the largest KV pool{of_pool} has {usable}; "
+        "shorten the prompt or max_tokens"
+    )
 
 
 def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
@@ -392,6 +402,8 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
         choice.phase = Phase.DONE
         if choice.sequence is not None:
             stop(cell, choice.sequence, reason)
+    if outcome.outcome != "finished":  # of an answer what goes out may be found again
+        copies.abandon_all(cell, request)
     cell.counters[_COUNTER[outcome.outcome]] += 1
     cell.tenants.close(request, cell.now_us)
     learn.from_end(cell, request)

@@ -182,6 +182,15 @@ class Choice:
             self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
         return self.output_keys[index - len(prompt_keys)]
 
+    def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
+        """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""
+        if self.key(end - 1, block_tokens) is None:
+            return []
+        prompt_keys, first = self.request.prompt_keys, len(self.request.prompt_keys)
+        if end <= first:
+            return prompt_keys[start:end]
+        return prompt_keys[start:] + self.output_keys[max(0, start - first) : end - first]
+
     def _slice(self, start: int, end: int) -> array[int]:
         prompt = self.request.prompt
         if start >= len(prompt):
@@ -269,7 +278,8 @@ class Request:
     resubmitted: bool = False
     choices: list[Choice] = field(default_factory=list)
     outcome: Outcome | None = None
-    holds: int = 0  # sequences and load transfers that still hold blocks
+    holds: int = 0  # sequences and transfers that still hold blocks
+    copies: dict[int, int] = field(default_factory=dict)  # its transfers: xfer_id -> epoch of the worker
     queued: bool = False
     queue_number: int = 0
     queue_key: QueueKey = ()

@@ -13,12 +13,12 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
-from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
-from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
+from octavo_scheduler.preemption import Prices, cheapest_displacement, choose_victims
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.request import NO_PARENT, Choice, LoadRecord, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
@@ -139,8 +139,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
-    worker.transfers[transfer.xfer_id] = transfer
-    leader.choice.request.holds += 1
+    copies.begin(worker, transfer, request)
     leader.wait_xfer = transfer.xfer_id
     path = plan.path or NOTHING_TO_LOAD
     leader.load = LoadRecord(path, cell.now_us, len(blocks))
@@ -240,6 +239,8 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
     worker.orders.append(Stop(sequence.seq, reason))
+    if sequence.wait_xfer:
+        copies.abandon(cell, worker, sequence.wait_xfer)
     cell.admission_due = True
 
 
@@ -250,12 +251,18 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
         if worker.kept and shortage > 0:
             pauses.give_way(cell, worker, shortage)
             return  # what that frees is granted at the next report, or with the end of a copy
-        victims = choose_victims(worker, unmet, cell.policy, answering(cell, worker))
+        prices = _prices(cell)
+        victims = choose_victims(worker, unmet, prices)
         if not victims:
             # nobody may be stopped and nothing is on its way back: the last that can go is what only a pin keeps
             need = len(unmet) + worker.pool.debt - worker.pending_release()
             cell.counters["yielded_pin_blocks"] += yield_pins(worker, need)
-        _preempt(cell, worker, victims)
+        _preempt(cell, worker, victims, prices)
+
+
+def _prices(cell: Cell) -> Prices:
+    """Of one decision; a request that is to go without swaps is priced as a recompute."""
+    return Prices(cell.policy, lambda worker, request: answering(cell, worker) if cell.uses("swap", request) else None)
 
 
 def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
@@ -263,23 +270,23 @@ def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
 
     Stops the ones that are cheapest to bring back; the request starts once they have let go.
     """
-    worker, victims = cheapest_displacement(request, plans, cell.policy, cell.history)
+    prices = _prices(cell)
+    worker, victims = cheapest_displacement(request, plans, cell.policy, cell.history, prices)
     if worker is not None:
         cell.counters["priority_preemptions"] += len(victims)
-        _preempt(cell, worker, victims)
+        _preempt(cell, worker, victims, prices)
 
 
-def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
+def _preempt(cell: Cell, worker: Worker, victims: list[Sequence], prices: Prices) -> None:
     """Stops the victims. Each promises the blocks that it alone holds, and is held to it at its release."""
-    directory = answering(cell, worker)
     for victim in victims:
         worker.preempting.add(victim.seq)
-        swaps = cell.uses("swap", victim.choice.request)
-        if swaps and cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
+        price = prices.of(worker, victim)
+        if price.how == "swap":
             victim.swap = victim.choice.request.swapped = True
             cell.counters["swaps"] += 1
         cell.counters["preemptions"] += 1
-        cell.counters["bring_back_predicted_us"] += cost_to_bring_back(worker, victim, cell.policy).us
+        cell.counters["bring_back_predicted_us"] += price.us
         victim.promised_blocks = worker.exclusive_blocks(victim)
         victim.choice.preemptions += 1
         request = victim.choice.request
@@ -435,8 +442,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     for transfer in worker.transfers.values():
         drop.arrived(cell, transfer)
         handoff.lost(transfer)
-        if transfer.owner is not None:
-            end_hold(cell, transfer.owner)
+        if (owner := copies.ended(transfer)) is not None:
+            end_hold(cell, owner)
     for sequence in list(worker.sequences.values()):
         request = sequence.choice.request
         if sequence.choice.phase is Phase.RUNNING:

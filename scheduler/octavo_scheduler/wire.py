@@ -20,6 +20,11 @@ MAX_ORDERS_BYTES = 2 * 2**20
 """Orders of one message, well below the 4 MB limit."""
 
 
+MOST_STEP_US = 1e9
+"""No step takes a quarter of an hour."""
+ROLES = ("", "both", "prefill", "decode")
+
+
 class WireError(ValueError):
     """A message that cannot be read; the text names the field."""
 
@@ -218,14 +223,9 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         raise WireError(f"resident_keys: {len(keys)} keys for {len(blocks)} blocks")
     if len(parents) != len(blocks) or max(parents, default=0) > len(blocks):
         raise WireError(f"resident_parents: {len(parents)} for {len(blocks)} blocks, each at most that; give one each")
-    given = message.calibration
-    default = events.Calibration()
-    calibration = events.Calibration(
-        given.fixed_us or default.fixed_us,
-        given.prefill_token_us or default.prefill_token_us,
-        given.decode_seq_us or default.decode_seq_us,
-        given.context_token_us or default.context_token_us,
-    )
+    if message.role not in ROLES:
+        raise WireError(f"role: {message.role[:40]!r} is unknown; use {', '.join(ROLES[1:])}")
+    calibration = _read_calibration(message.calibration)
     return events.WorkerJoined(
         now_us=now_us,
         epoch=epoch,
@@ -247,6 +247,18 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
     )
 
 
+def _read_calibration(given: wpb.Calibration) -> events.Calibration:
+    """What the worker measured, defaults where it says nothing. One number that is none would be in every forecast of the cell."""
+    default = events.Calibration()
+    values = []
+    for name in ("fixed_us", "prefill_token_us", "decode_seq_us", "context_token_us"):
+        value = getattr(given, name)
+        if not 0 <= value <= MOST_STEP_US:
+            raise WireError(f"calibration.{name}: {value!r} must lie in [0, {MOST_STEP_US:g}]")
+        values.append(value or getattr(default, name))
+    return events.Calibration(*values)
+
+
 def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported:
     """A report as an event. Raises WireError when the flat arrays do not fit each other."""
     report = events.Reported(
@@ -264,7 +276,6 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         decode_seqs=message.decode_seqs,
         draining=message.draining,
         failed_allocations=message.failed_allocations,
-        backed_blocks=message.backed_blocks,
     )
     if not len(report.slots) == len(report.counts) == len(report.computed_len):
         raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")
@@ -365,6 +376,8 @@ def write_order(order: orders.Order) -> wpb.Order:
                 ],
             )
             return wpb.Order(load=load)
+        case orders.Abort():
+            return wpb.Order(abort=wpb.Abort(xfer_id=order.xfer_id))
         case orders.Update():
             update = wpb.Update(seq=order.seq, rank=order.rank, paused=order.paused, draft_len=order.draft_len)
             return wpb.Order(update=update)

@@ -9,6 +9,7 @@ from octavo.packing import pack_keys, pack_u32, unpack_u32
 from octavo.v1 import worker_pb2 as pb
 from octavo.v1.kvstore_pb2 import BlockSource
 from octavo_gpuworker.orders import (
+    AbortOrder,
     AdmitOrder,
     FirstToken,
     GrantOrder,
@@ -52,6 +53,7 @@ def test_every_kind_of_order_in_order() -> None:
                 sources=[BlockSource(store_id="far", first=1, count=1)],
             )
         ),
+        pb.Order(abort=pb.Abort(xfer_id=6)),
         pb.Order(prepare=pb.Prepare(resource_id="r")),
         pb.Order(step_policy=pb.StepPolicy(budget_with_decodes=10, budget_alone=20, max_seqs=30)),
         pb.Order(label=pb.Label(block_ids=pack_u32([8]), keys=pack_keys([K2]), parents=pack_keys([K1]))),
@@ -62,6 +64,7 @@ def test_every_kind_of_order_in_order() -> None:
         StopOrder(3, "cancel"),
         OffloadOrder(4, [1], [K1]),
         LoadOrder(5, [K1, K2], [1, 2], 9, (LoadSource("far", 1, 1),)),
+        AbortOrder(6),
         PassedOver("prepare"),
         PolicyOrder(10, 20, 30),
         LabelOrder([8], [K2], [K1]),

@@ -62,6 +62,8 @@ def read_order(order: wpb.Order) -> orders.Order:
     if kind == "load":
         item = order.load
         return orders.Load(item.xfer_id, unpack_keys(item.keys), unpack_u32(item.block_ids), item.limit_us)
+    if kind == "abort":
+        return orders.Abort(order.abort.xfer_id)
     if kind == "label":
         label = order.label
         return orders.Label(unpack_u32(label.block_ids), unpack_keys(label.keys), unpack_keys(label.parents))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from octavo.errors import OctavoError
+from octavo.manifest import ManifestError
 
 from octavo_kvstore.record import FORMAT_VERSION
 
@@ -49,7 +50,7 @@ class TierFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise OctavoError(
+            raise ManifestError(
                 f"cache.nvme_path {path}: {error.strerror}; give a folder that can be written", field="cache.nvme_path"
             ) from error
         try:

@@ -15,6 +15,7 @@ from octavo_scheduler.admission import blocks_for
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves import copies
 from octavo_scheduler.moves.credit import find_target, room, target_of
 from octavo_scheduler.moves.exports import Item, answering, items_of, order_exports
 from octavo_scheduler.orders import Load
@@ -141,8 +142,7 @@ def preload(cell: Cell, request: Request) -> None:
     transfer.handoff, transfer.base_blocks = handoff, handoff.preloaded - len(keys)
     transfer.sources = reach.sources(keys) if reach.peers else []
     handoff.preloads += 1
-    request.holds += 1
-    target.transfers[transfer.xfer_id] = transfer
+    copies.begin(target, transfer, request)
     transfer.order_number = target.order(
         Load(transfer.xfer_id, keys, blocks, cell.policy.load_limit_us, transfer.sources)
     )

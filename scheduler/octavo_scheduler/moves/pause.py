@@ -31,6 +31,11 @@ class Pause:
     kept: list[int] = field(default_factory=list)  # blocks, head first
     resumed_us: int = -1  # the client is back, and waits for its admission
 
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.request.tenant
+
     def waited_us(self, now_us: int) -> int:
         """So far."""
         return now_us - self.started_us

@@ -183,6 +183,18 @@ def review(cell: Cell, worker: Worker, waiting: Request) -> bool:
     return went > 0
 
 
+def yield_own(cell: Cell, worker: Worker, waiting: Request) -> bool:
+    """A request waits for its tenant's share of the pool: what the tenant keeps there for another pause goes first.
+
+    Whether any kept blocks went; each call ends one pause's, the cheapest to lose.
+    """
+    for pause in _cheapest_first(cell, worker):
+        if pause.tenant == waiting.tenant and pause.request.name != waiting.resumes and pause.resumed_us < 0:
+            _demote(cell, pause)
+            return True
+    return False
+
+
 def _cheapest_first(cell: Cell, worker: Worker) -> list[Pause]:
     def loss_us(pause: Pause) -> float:
         costs = _costs(cell, pause, 1.0)

@@ -209,10 +209,13 @@ class CellRun:
         report.now_us = now_us = self._now_us
         tallies = self._open
         for owner, count in zip(owners, report.counts, strict=True):
+            tally = tallies.get(owner)
+            if tally is None:
+                continue  # its end was told already: the worker had not yet heard of it
             if count == 1:
-                tallies[owner].times.append(now_us)
+                tally.times.append(now_us)
             elif count:
-                tallies[owner].times += [now_us] * count
+                tally.times += [now_us] * count
         if self._many_tenants:
             self._serve(report, owners)
         self._feed(report)
@@ -225,7 +228,9 @@ class CellRun:
         """Books each sequence's share of the worker's time as its tenant's service."""
         hardware, service_ms = self._hardware, self._service.service_ms
         for owner, computed in zip(owners, report.computed_len, strict=True):
-            tally = self._open[owner]
+            tally = self._open.get(owner)
+            if tally is None:
+                continue
             advanced = max(0, computed - tally.computed)
             tally.computed = computed
             unit_us = hardware.decode_seq_us if advanced <= 1 else hardware.prefill_token_us
