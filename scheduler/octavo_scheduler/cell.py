@@ -67,6 +67,7 @@ COUNTERS = (
     "decode_tokens",
     "prefill_busy_us",
     "decode_busy_us",
+    "untold_device_us",
     "steps",
     "mixed_steps",
     "budget_changes",

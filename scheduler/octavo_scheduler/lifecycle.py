@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo_scheduler.admission import can_ever_hold, least_blocks
 from octavo_scheduler.books.trial import sampled_for
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.costing import accrue_all
+from octavo_scheduler.costing import accrue_all, note_untold
 from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
@@ -263,6 +263,7 @@ def end_delivery(cell: Cell, gateway: Gateway, delivery: Delivery, orphan: bool 
     if request.live and not request.deliveries and orphan:
         request.orphaned_us = cell.now_us
         cell.timers.at(cell.now_us + cell.policy.orphan_grace_us, "orphan", request)
+    note_untold(cell, request)
     request.retire_if_done()
 
 

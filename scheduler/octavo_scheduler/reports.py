@@ -150,7 +150,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         starved = slots[slot] if slot < seats else None
         if starved is not None and not starved.stopping:
             hungry[starved] = None
-    charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled)
+    if not charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled):
+        cell.counters["untold_device_us"] += report.wall_us
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)

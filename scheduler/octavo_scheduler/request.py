@@ -83,6 +83,11 @@ class Cost:
     saved_tier_tokens: int = 0
     saved_sibling_tokens: int = 0
 
+    @property
+    def device_us(self) -> float:
+        """Device time over all phases."""
+        return self.prefill_us + self.decode_us + self.recompute_us
+
     def figures(self) -> dict[str, int]:
         """Under the names that messages, spans and metrics share, rounded."""
         return {
@@ -316,6 +321,7 @@ class Request:
     work_done: bool = False
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
+    told_device_us: float = -1.0  # device time in the cost that was told with its end; -1: nobody was told
     registered: bool = False  # the registry still names it
     pause: tuple[str, int] | None = None  # tool and expected microseconds (0: not said) of the pause after it
     resumes: tuple[str, str] | None = None  # until its admission: the turn that it continues

@@ -10,7 +10,7 @@ from octavo_scheduler.books import entries
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.books.path import NOTHING_TO_LOAD
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.costing import accrue, pass_on_shared
+from octavo_scheduler.costing import accrue, note_untold, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.moves import copies, handoff, pauses, pieces
@@ -402,9 +402,10 @@ def end_hold(cell: Cell, request: Request) -> None:
 
 
 def settle(cell: Cell, request: Request) -> None:
-    """Answers the cancel of a request that holds nothing any more."""
+    """Closes the books of a request that holds nothing any more, and answers its cancel."""
     if request.holds or request.outcome is None:
         return
+    note_untold(cell, request)
     cancel = request.cancel
     if cancel is not None:
         request.cancel = None
