@@ -20,7 +20,9 @@ from tests.scheduler.scenes import done, run_until
 
 def worker(fixed_us: float = 5000.0) -> Worker:
     made = Worker(
-        WorkerJoined(0, 1, "w", 65, 16, 4, 8000, block_bytes=2_000_000, calibration=Calibration(fixed_us, 30.0, 1.0, 0.0)),
+        WorkerJoined(
+            0, 1, "w", 65, 16, 4, 8000, block_bytes=2_000_000, calibration=Calibration(fixed_us, 30.0, 1.0, 0.0)
+        ),
         Policy(),
     )
     made.link.bytes_per_us = 5000.0
