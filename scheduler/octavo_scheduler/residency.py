@@ -310,7 +310,7 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     wishes.leave(cell, worker, sequence)
     if sequence.swap and request.live:
         swap_out(cell, worker, sequence)
-    elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
+    elif sequence.handoff is not None and _goes_on(sequence):
         handoff.prefilled(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker) if not sequence.swap else None
     if offload is not None and not cell.uses("offload", request):
@@ -348,6 +348,13 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     _unseat(cell, worker, sequence, "preempted")
     if request.pause is not None:
         pauses.begin(cell, request)
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    """A prefill for another worker has come to its first token, with which it has not ended, or not all of its choices."""
+    request = sequence.choice.request
+    others = sequence.stopping == "finished" and bool(request.waiting_choices())
+    return request.live and (sequence.stopping == "handoff" or others)
 
 
 def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
