@@ -283,6 +283,8 @@ class Core:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if request.handoff is not None:
+                break  # its other choices fork where the prefill arrives
             if has_its_share(cell, request):
                 jam.hold_tenant(request)
                 break
@@ -295,6 +297,9 @@ class Core:
             if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
                 break
             if jam.over_share(request, plan):
+                if pauses.yield_own(cell, plan.worker, request):
+                    continue
+                jam.hold_tenant(request)
                 break
             if not fits(plan, cell.policy, cell.history):
                 if pauses.review(cell, plan.worker, request) or self._make_room(plan):
@@ -325,11 +330,13 @@ class Core:
         """A request that another worker prefilled: it goes where its blocks are, once they are there."""
         if handoff.waits(self.cell, request):
             return
-        plan = placement.best_plan(self.cell, request)
-        if plan is not None and fits(plan, self.cell.policy, self.cell.history):
+        while request.waiting_choices():
+            plan = placement.best_plan(self.cell, request)
+            if plan is None or not fits(plan, self.cell.policy, self.cell.history):
+                return
             residency.admit(self.cell, plan)
-            del self.cell.arriving[request]
-            self.cell.queue.remove(request)
+            self.cell.arriving.pop(request, None)
+        self.cell.queue.remove(request)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo_scheduler.admission import can_ever_hold, least_blocks
 from octavo_scheduler.books.trial import sampled_for
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.costing import accrue_all
+from octavo_scheduler.costing import accrue_all, note_untold
 from octavo_scheduler.events import (
     AttachRequested,
     Cancelled,
@@ -20,13 +20,13 @@ from octavo_scheduler.facts import note_end, note_rejected, note_wait
 from octavo_scheduler.fleet import CancelAnswer, Gateway
 from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.limits.door import Terms, knock
-from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.preloads import build
 from octavo_scheduler.preloads.quota import pin_refusal
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
-from octavo_scheduler.slo import deadline_outcome
+from octavo_scheduler.slo import deadline_outcome, resolve
 
 DETACHING = ("client_disconnect", "slow_client")
 """Cancel reasons that concern one client: with another one attached, only the delivery ends."""
@@ -110,7 +110,7 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
     if not (cell.fleet.accepting() or _privileged(cell, event)):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
-    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices))
+    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices), _pool_of(cell, event))
     if never:
         return Outcome("rejected", "rejected-never-fits", never)
     unpinned = pin_refusal(cell, event) if event.cache.pin else ""
@@ -141,19 +141,29 @@ def _invalid(cell: Cell, event: Submitted) -> str:
     return ""
 
 
-def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int) -> str:
-    """Why a request of this size can run on no worker there is; empty when it can, or when there is none."""
-    shapes = cell.fleet.shapes()
+def _pool_of(cell: Cell, event: Submitted) -> str:
+    """Where its class runs."""
+    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
+    return slo.pool if slo is not None else ""
+
+
+def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, pool: str = "") -> str:
+    """Why a request of this size can run on no worker of its pool; empty when it can, or when there is none."""
+    shapes = cell.fleet.shapes(pool)
     if not shapes:
         return ""
     for shape in shapes:
         if can_ever_hold(shape, prompt_tokens, max_tokens, choices):
             return ""
-    usable, seqs = shapes[0].usable_blocks, shapes[0].max_seqs
+    usable, seqs = max(shape.usable_blocks for shape in shapes), max(shape.max_seqs for shape in shapes)
     need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens)
+    of_pool = f" of pool {pool!r}" if pool else ""
     if choices > seqs:
-        return f"n: {choices} choices never fit the {seqs} sequences of a worker; ask for fewer"
-    return f"max_tokens: the request needs {need} KV blocks and the pool has {usable}; shorten the prompt or max_tokens"
+        return f"n: {choices} choices never fit the {seqs} sequences of a worker{of_pool}; ask for fewer"
+    return (
+        f"max_tokens: the request needs {need} KV blocks and the largest KV pool{of_pool} has {usable}; "
+        "shorten the prompt or max_tokens"
+    )
 
 
 def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
@@ -191,7 +201,7 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         claimed_gpu_us=terms.gpu_us,
         forecast=terms.forecast,
     )
-    if len(event.choices) == 1 and terms.max_tokens == event.max_tokens:
+    if len(event.choices) == 1 and not terms.degraded:
         request.sized_for = cell.fleet.version  # never_fits was asked for just this size
     if event.pause_tool or event.pause_expected_us:
         request.pause = (event.pause_tool, event.pause_expected_us)
@@ -258,6 +268,7 @@ def end_delivery(cell: Cell, gateway: Gateway, delivery: Delivery, orphan: bool 
     if request.live and not request.deliveries and orphan:
         request.orphaned_us = cell.now_us
         cell.timers.at(cell.now_us + cell.policy.orphan_grace_us, "orphan", request)
+    note_untold(cell, request)
     request.retire_if_done()
 
 
@@ -397,6 +408,8 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
         choice.end()
         if choice.sequence is not None:
             stop(cell, choice.sequence, reason)
+    if outcome.outcome != "finished":  # of an answer what goes out may be found again
+        copies.abandon_all(cell, request)
     cell.counters[_COUNTER[outcome.outcome]] += 1
     cell.tenants.close(request, cell.now_us)
     learn.from_end(cell, request)

@@ -40,7 +40,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     """
     group = next_group(request.waiting_choices())
     if request.sized_for != cell.fleet.version:
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
+        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool)
         if never:
             lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
             return None
@@ -60,7 +60,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
         return plan
     if plan is not None and plan.worker.role == BOTH and not cell.uses("handoff", request):
         return plan
-    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
+    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group[:1], keys))
     if handed is None:
         return None if waits_for_credit(cell, plan, sources, serving) else plan
     return handed if pays(cell, plan, handed) else plan

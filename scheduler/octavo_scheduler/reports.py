@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
-from octavo_scheduler.books import entries
+from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import NOBODY, who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
@@ -12,7 +12,7 @@ from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
-from octavo_scheduler.moves import handoff
+from octavo_scheduler.moves import copies, handoff
 from octavo_scheduler.orders import Label
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.reach import note_missed
@@ -45,6 +45,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         transfer = worker.transfers.pop(done.xfer_id, None)
         if transfer is not None:
             _end_transfer(cell, worker, transfer, done, labels)
+    chunks.stalled(worker, report)
     context_tokens = _advance(cell, worker, report, labels)
     for finish in report.finishes:
         finished = worker.sequences.get(finish.seq)
@@ -66,6 +67,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             request.worker_wait_us = max(0, first.wait_us - first.load_us)
             request.prefill_us = first.prefill_us
             request.sample_us = first.sample_us
+            request.dispatch_us, request.report_us = first.dispatch_us, first.report_us
     for released in report.released:
         gone = worker.sequences.get(released.seq)
         if gone is not None:
@@ -76,8 +78,6 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         worker.orders.append(labels)
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
-    if report.backed_blocks:
-        memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
     if not worker.healthy and worker.is_well(cell.now_us):
         worker.healthy = cell.admission_due = True
@@ -163,10 +163,12 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         starved = slots[slot] if slot < seats else None
         if starved is not None and not starved.stopping:
             hungry[starved] = None
-    charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled)
+    if not charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled):
+        cell.counters["untold_device_us"] += report.wall_us
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
+        chunks.first_token(cell, worker, sequence)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
@@ -275,10 +277,11 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     """A transfer's hold ends; a load moves the sequence's start to what really came."""
     ok = min(done.ok_blocks, len(transfer.blocks))
     directory = cell.fleet.directory_of(worker)
-    _learn_link(worker, transfer, done)
+    if not transfer.abandoned:
+        _learn_link(worker, transfer, done)
     own_fault = not any(source.first == 0 for source in transfer.sources)  # else a peer was asked for the first block
     late = cell.now_us - transfer.started_us >= cell.policy.load_limit_us
-    if directory is not None and not ok and late and own_fault:
+    if directory is not None and not ok and late and own_fault and not transfer.abandoned:
         directory.stuck(cell.now_us)
     if transfer.kind == "offload":
         worker.offloads_in_flight -= transfer.purpose == "write-behind"
@@ -295,13 +298,13 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         if transfer.sequence is not None:
             _end_load(cell, worker, transfer, transfer.sequence, done, ok)
         handoff.preloaded(cell, transfer, ok)
-        if directory is not None:
+        if directory is not None and not transfer.abandoned:
             note_missed(directory, cell.fleet.stores, transfer.sources, transfer.keys, ok, cell.now_us)
     for block in reversed(transfer.blocks):
         worker.pool.drop_transfer(block)
     cell.admission_due = True
-    if transfer.owner is not None:
-        end_hold(cell, transfer.owner)
+    if (owner := copies.ended(transfer)) is not None:
+        end_hold(cell, owner)
 
 
 def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence, done: TransferDone, ok: int) -> None:
@@ -377,10 +380,6 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
-        # what decodes would have stood still for, against the steps more and the prefill's wait for them
-        stood_ms = report.wall_us * prefill_share / 1000
-        beside_ms = report.wall_us * (1 - prefill_share) / 1000
-        cell.ledger.book("chunking", saved_ms=report.decode_seqs * stood_ms, cost_ms=beside_ms, entries=report.steps)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us

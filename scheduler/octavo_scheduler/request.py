@@ -83,6 +83,11 @@ class Cost:
     saved_tier_tokens: int = 0
     saved_sibling_tokens: int = 0
 
+    @property
+    def device_us(self) -> float:
+        """Device time over all phases."""
+        return self.prefill_us + self.decode_us + self.recompute_us
+
     def figures(self) -> dict[str, int]:
         """Under the names that messages, spans and metrics share, rounded."""
         return {
@@ -135,6 +140,7 @@ class Sequence:
     join_tokens: int = 0  # that the load brings, or has brought, behind join_base and that computed_len lacks
     load: LoadRecord | None = None
     tried: list[Tried] = field(default_factory=list)
+    cut: Cut | None = None
     calm: bool = False  # it decodes, and nothing of it but its table and the index need be looked at (reports.py)
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
@@ -241,6 +247,16 @@ class Tried(NamedTuple):
     said_us: float  # that it was said to save of that
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A prompt that does not fit into one step beside decodes: what the way that was not taken was predicted to cost."""
+
+    whole: bool  # it is not cut
+    whole_us: float  # from the admission to the first token without cutting
+    stall_us: float  # what decodes would then stand still for in gaps that miss their target, over all
+    stalled_from_us: float  # what the worker's decodes had stood for by its admission
+
+
 @dataclass(slots=True, eq=False)
 class Handoff:
     """A prefill on one worker for a decode on another, from the admission there to the first token here."""
@@ -295,7 +311,8 @@ class Request:
     resubmitted: bool = False
     choices: list[Choice] = field(default_factory=list)
     outcome: Outcome | None = None
-    holds: int = 0  # sequences and load transfers that still hold blocks
+    holds: int = 0  # sequences and transfers that still hold blocks
+    copies: dict[int, int] = field(default_factory=dict)  # its transfers: xfer_id -> epoch of the worker
     queued: bool = False
     queue_number: int = 0
     queue_key: QueueKey = ()
@@ -323,6 +340,8 @@ class Request:
     worker_wait_us: int = 0
     prefill_us: int = 0
     sample_us: int = 0
+    dispatch_us: int = 0
+    report_us: int = 0
     cached_by_tier: dict[str, int] = field(
         default_factory=dict
     )  # where cached_tokens came from: hbm, dram, nvme, queue
@@ -330,6 +349,7 @@ class Request:
     work_done: bool = False
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
+    told_device_us: float = -1.0  # device time in the cost that was told with its end; -1: nobody was told
     registered: bool = False  # the registry still names it
     pause: tuple[str, int] | None = None  # tool and expected microseconds (0: not said) of the pause after it
     resumes: tuple[str, str] | None = None  # until its admission: the turn that it continues

@@ -6,19 +6,19 @@ from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.batching import adjust_budget
-from octavo_scheduler.books import entries
+from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.books.path import NOTHING_TO_LOAD
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.costing import accrue, pass_on_shared
+from octavo_scheduler.costing import accrue, note_untold, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
-from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses, pieces
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
-from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
+from octavo_scheduler.preemption import Prices, cheapest_displacement, choose_victims
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.request import NO_PARENT, Choice, LoadRecord, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
@@ -50,6 +50,8 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.max_positions = leader.length
         worker.ungranted += leader.ungranted(worker.block_tokens)
     leader.forecast_start_us = forecast_us
+    if plan.target is None and not plan.load_keys:
+        chunks.begin(cell, worker, leader)
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
@@ -141,8 +143,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
-    worker.transfers[transfer.xfer_id] = transfer
-    leader.choice.request.holds += 1
+    copies.begin(worker, transfer, request)
     leader.wait_xfer = transfer.xfer_id
     path = plan.path or NOTHING_TO_LOAD
     leader.load = LoadRecord(path, cell.now_us, len(blocks))
@@ -241,6 +242,8 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
     worker.orders.append(Stop(sequence.seq, reason))
+    if sequence.wait_xfer:
+        copies.abandon(cell, worker, sequence.wait_xfer)
     cell.admission_due = True
 
 
@@ -251,12 +254,18 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
         if worker.kept and shortage > 0:
             pauses.give_way(cell, worker, shortage)
             return  # what that frees is granted at the next report, or with the end of a copy
-        victims = choose_victims(worker, unmet, cell.policy, answering(cell, worker))
+        prices = _prices(cell)
+        victims = choose_victims(worker, unmet, prices)
         if not victims:
             # nobody may be stopped and nothing is on its way back: the last that can go is what only a pin keeps
             need = len(unmet) + worker.pool.debt - worker.pending_release()
             cell.counters["yielded_pin_blocks"] += yield_pins(worker, need)
-        _preempt(cell, worker, victims)
+        _preempt(cell, worker, victims, prices)
+
+
+def _prices(cell: Cell) -> Prices:
+    """Of one decision; a request that is to go without swaps is priced as a recompute."""
+    return Prices(cell.policy, lambda worker, request: answering(cell, worker) if cell.uses("swap", request) else None)
 
 
 def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
@@ -264,23 +273,23 @@ def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
 
     Stops the ones that are cheapest to bring back; the request starts once they have let go.
     """
-    worker, victims = cheapest_displacement(request, plans, cell.policy, cell.history)
+    prices = _prices(cell)
+    worker, victims = cheapest_displacement(request, plans, cell.policy, cell.history, prices)
     if worker is not None:
         cell.counters["priority_preemptions"] += len(victims)
-        _preempt(cell, worker, victims)
+        _preempt(cell, worker, victims, prices)
 
 
-def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
+def _preempt(cell: Cell, worker: Worker, victims: list[Sequence], prices: Prices) -> None:
     """Stops the victims. Each promises the blocks that it alone holds, and is held to it at its release."""
-    directory = answering(cell, worker)
     for victim in victims:
         worker.preempting.add(victim.seq)
-        swaps = cell.uses("swap", victim.choice.request)
-        if swaps and cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
+        price = prices.of(worker, victim)
+        if price.how == "swap":
             victim.swap = victim.choice.request.swapped = True
             cell.counters["swaps"] += 1
         cell.counters["preemptions"] += 1
-        cell.counters["bring_back_predicted_us"] += cost_to_bring_back(worker, victim, cell.policy).us
+        cell.counters["bring_back_predicted_us"] += price.us
         victim.promised_blocks = worker.exclusive_blocks(victim)
         victim.choice.preemptions += 1
         request = victim.choice.request
@@ -302,13 +311,18 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     wishes.leave(cell, worker, sequence)
     if sequence.swap and request.live:
         swap_out(cell, worker, sequence)
-    elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
+    elif sequence.handoff is not None and _goes_on(sequence):
         handoff.prefilled(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker) if not sequence.swap else None
+    if offload is not None and not cell.uses("offload", request):
+        keys = (index.key_of(block) for block in sequence.blocks)
+        cell.withheld.add(key for key in keys if key is not None and key not in offload)
+        offload = None
     for at, block in enumerate(sequence.blocks if offload is not None and request.cache.goes_below else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
+            cell.withheld.discard(key)
             worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
     entries.rested(cell, worker, sequence)
@@ -328,11 +342,20 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
+    if sequence.handoff is not None:
+        pieces.ended(cell, worker)
     if request.handoff is not None and request not in cell.arriving:
         handoff.end(cell, request, "preempted")
     _unseat(cell, worker, sequence, "preempted")
     if request.pause is not None:
         pauses.begin(cell, request)
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    """A prefill for another worker has come to its first token, with which it has not ended, or not all of its choices."""
+    request = sequence.choice.request
+    others = sequence.stopping == "finished" and bool(request.waiting_choices())
+    return request.live and (sequence.stopping == "handoff" or others)
 
 
 def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
@@ -346,6 +369,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     if not cell.running_priorities[request.priority]:
         del cell.running_priorities[request.priority]
     entries.unseated(cell, sequence)
+    chunks.end(cell, worker, sequence)
     accrue(sequence, worker.block_bytes, cell.now_us)
     pass_on_shared(sequence, worker.block_bytes, cell.now_us)
     cell.fact(
@@ -394,9 +418,10 @@ def end_hold(cell: Cell, request: Request) -> None:
 
 
 def settle(cell: Cell, request: Request) -> None:
-    """Answers the cancel of a request that holds nothing any more."""
+    """Closes the books of a request that holds nothing any more, and answers its cancel."""
     if request.holds or request.outcome is None:
         return
+    note_untold(cell, request)
     cancel = request.cancel
     if cancel is not None:
         request.cancel = None
@@ -436,8 +461,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     for transfer in worker.transfers.values():
         drop.arrived(cell, transfer)
         handoff.lost(transfer)
-        if transfer.owner is not None:
-            end_hold(cell, transfer.owner)
+        if (owner := copies.ended(transfer)) is not None:
+            end_hold(cell, owner)
     for sequence in list(worker.sequences.values()):
         request = sequence.choice.request
         if sequence.choice.phase is Phase.RUNNING:

@@ -162,7 +162,8 @@ _NONE = TenantLimits()
 
 
 def held_blocks(worker: Worker, tenant: str) -> int:
-    """Blocks in the tables of the tenant's sequences; a shared one counts for each."""
-    return sum(
+    """Blocks in the tables of the tenant's sequences, and of those kept for its pauses; a shared one counts for each."""
+    running = sum(
         len(sequence.blocks) for sequence in worker.sequences.values() if sequence.choice.request.tenant == tenant
     )
+    return running + sum(len(blocks) for keeper, blocks in worker.kept.items() if keeper.tenant == tenant)

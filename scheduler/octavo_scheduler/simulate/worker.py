@@ -15,7 +15,20 @@ from octavo.packing import unpack_u32
 from octavo.step import SeqView, Step, StepBudget, compose
 
 from octavo_scheduler.events import Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
-from octavo_scheduler.orders import Admit, Grant, Label, Leave, Load, Offload, Order, SiblingAdmit, StepPolicy, Stop, Update
+from octavo_scheduler.orders import (
+    Abort,
+    Admit,
+    Grant,
+    Label,
+    Leave,
+    Load,
+    Offload,
+    Order,
+    SiblingAdmit,
+    StepPolicy,
+    Stop,
+    Update,
+)
 from octavo_scheduler.simulate.hardware import Hardware
 from octavo_scheduler.simulate.store import SimulatedStore
 
@@ -219,22 +232,24 @@ class SimulatedWorker:
         Each comes with the request of every slot in it. `wake_us` is then the time of the next boundary.
         """
         leaving: list[tuple[Reported, list[str]]] = []
+        stepped = self._step is not None
         if self._step is not None:
             if self._quiet is not None:
                 self._end_quiet_step(self._step, self._quiet, now_us)
             else:
                 self._end_step(self._step, now_us)
             self._step = None
-            if self._flush or now_us - self._since_us >= MERGE_US:
-                leaving.append(self._take(now_us))
         while self.inbox and self.inbox[0][0] <= now_us:
-            orders = self.inbox.popleft()[1]
+            arrived_us, orders = self.inbox.popleft()
             self._applied += len(orders)
             for order in orders:
-                self._apply(order, now_us)
+                # what goes out is computed and held: its copy began when the order came, whatever ran then
+                self._apply(order, arrived_us if isinstance(order, Offload) else now_us)
         while self._transfers and self._transfers[0][0] <= now_us:
             _ends, _xfer_id, order, took_us, queue_us = heapq.heappop(self._transfers)
             self._end_transfer(order, took_us, queue_us)
+        if stepped and (self._flush or now_us - self._since_us >= MERGE_US):
+            leaving.append(self._take(now_us))
         step, self._steady = self._steady or compose(self._by_seq.values(), self.budget), None
         if step.starved:
             self._report.starved = step.starved
@@ -466,6 +481,8 @@ class SimulatedWorker:
                 updated.settle_pause()
         elif isinstance(order, Load | Offload):
             self._start_transfer(order, now_us)
+        elif isinstance(order, Abort):
+            self._abort(order.xfer_id, now_us)
 
     def _admit(self, order: Admit, now_us: int) -> None:
         size = self.hardware.block_tokens
@@ -494,6 +511,24 @@ class SimulatedWorker:
         self.link_bytes += size
         took_us = int(self.link_free_us + self.hardware.tier_fixed_us) - now_us
         heapq.heappush(self._transfers, (now_us + took_us, order.xfer_id, order, took_us, queue_us))
+
+    def _abort(self, xfer_id: int, now_us: int) -> None:
+        """The copy ends here with nothing of it, and leaves the link to the others."""
+        found = next((entry for entry in self._transfers if entry[1] == xfer_id), None)
+        if found is None:
+            return
+        self._transfers.remove(found)
+        heapq.heapify(self._transfers)
+        ends_us, _xfer_id, order, took_us, queue_us = found
+        payload_us = took_us - queue_us - self.hardware.tier_fixed_us
+        left_us = max(0.0, min(payload_us, ends_us - self.hardware.tier_fixed_us - now_us))
+        self.link_free_us -= left_us
+        self.link_us -= left_us
+        self._report.transfers_done.append(TransferDone(xfer_id, 0, 0, 0, 1, ""))
+        self._flush = True
+        for sequence in self._by_seq.values() if isinstance(order, Load) else ():
+            if sequence.wait_xfer == xfer_id:
+                self._start_after_load(sequence, 0)
 
     def _end_transfer(self, order: Load | Offload, took_us: int, queue_us: int) -> None:
         ok = len(order.keys)
