@@ -248,9 +248,9 @@ def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only
     left = free - plan.free_needed - plan.growth - margin_blocks(worker, policy)
     if worker.promised:
-        others = [blocks for request, blocks in worker.promised.items() if request is not plan.choices[0].request]
-        left -= sum(others)
-        if len(worker.free_slots) - len(others) < len(plan.choices):
+        others = [request for request in worker.promised if request is not plan.choices[0].request]
+        left -= sum(worker.promised[request] for request in others)
+        if len(worker.free_slots) - sum(len(request.choices) for request in others) < len(plan.choices):
             return False
     if usable - free + plan.free_needed + worker.ungranted + plan.worst > policy.max_overcommit * usable:
         return False

@@ -8,6 +8,7 @@ from typing import Literal
 
 from octavo_scheduler.books.ledger import Ledger
 from octavo_scheduler.books.switches import Switches
+from octavo_scheduler.books.withheld import Withheld
 from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.limits.accuracy import Correction, CorrectionByLength, Errors
@@ -185,6 +186,7 @@ class Cell:
         "tools",
         "touched",
         "wait_correction",
+        "withheld",
     )
 
     def __init__(self, policy: Policy, now_us: int) -> None:
@@ -196,6 +198,7 @@ class Cell:
         self.history = OutputHistory(policy.default_output_tokens)
         self.ledger = Ledger()
         self.switches = Switches()
+        self.withheld = Withheld()
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()

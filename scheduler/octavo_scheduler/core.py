@@ -279,6 +279,8 @@ class Core:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if request.handoff is not None:
+                break  # its other choices fork where the prefill arrives
             if has_its_share(cell, request):
                 jam.hold_tenant(request)
                 break
@@ -324,11 +326,13 @@ class Core:
         """A request that another worker prefilled: it goes where its blocks are, once they are there."""
         if handoff.waits(self.cell, request):
             return
-        plan = placement.best_plan(self.cell, request)
-        if plan is not None and fits(plan, self.cell.policy, self.cell.history):
+        while request.waiting_choices():
+            plan = placement.best_plan(self.cell, request)
+            if plan is None or not fits(plan, self.cell.policy, self.cell.history):
+                return
             residency.admit(self.cell, plan)
-            del self.cell.arriving[request]
-            self.cell.queue.remove(request)
+            self.cell.arriving.pop(request, None)
+        self.cell.queue.remove(request)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

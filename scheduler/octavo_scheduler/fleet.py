@@ -88,6 +88,7 @@ class Worker:
         "says_leaving",
         "sequences",
         "slots",
+        "stalled_us",
         "starved",
         "steps",
         "store_id",
@@ -128,6 +129,9 @@ class Worker:
         self.backlog = 0  # tokens that running sequences have still to prefill
         self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0
+        self.stalled_us = (
+            0.0  # what decodes stood still for beside prefills, in gaps that missed their target; over all, ever
+        )
         self.evicted = 0  # cached blocks taken for others, since the last report
         self.evictions = dict.fromkeys(EVICTIONS, 0)  # the same by what they made room for, since the worker joined
         self.draining = False

@@ -60,7 +60,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
         return plan
     if plan is not None and plan.worker.role == BOTH and not cell.uses("handoff", request):
         return plan
-    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
+    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group[:1], keys))
     if handed is None:
         return None if waits_for_credit(cell, plan, sources, serving) else plan
     return handed if pays(cell, plan, handed) else plan

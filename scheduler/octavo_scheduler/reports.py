@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
-from octavo_scheduler.books import entries
+from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import NOBODY, who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
@@ -45,6 +45,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         transfer = worker.transfers.pop(done.xfer_id, None)
         if transfer is not None:
             _end_transfer(cell, worker, transfer, done, labels)
+    chunks.stalled(worker, report)
     context_tokens = _advance(cell, worker, report, labels)
     for finish in report.finishes:
         finished = worker.sequences.get(finish.seq)
@@ -155,6 +156,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
+        chunks.first_token(cell, worker, sequence)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
@@ -355,10 +357,6 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
-        # what decodes would have stood still for, against the steps more and the prefill's wait for them
-        stood_ms = report.wall_us * prefill_share / 1000
-        beside_ms = report.wall_us * (1 - prefill_share) / 1000
-        cell.ledger.book("chunking", saved_ms=report.decode_seqs * stood_ms, cost_ms=beside_ms, entries=report.steps)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us

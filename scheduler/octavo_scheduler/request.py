@@ -140,6 +140,7 @@ class Sequence:
     join_tokens: int = 0  # that the load brings, or has brought, behind join_base and that computed_len lacks
     load: LoadRecord | None = None
     tried: list[Tried] = field(default_factory=list)
+    cut: Cut | None = None
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -227,6 +228,16 @@ class Tried(NamedTuple):
     used: bool
     without_us: float  # predicted from the admission to the first token without it
     said_us: float  # that it was said to save of that
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A prompt that does not fit into one step beside decodes: what the way that was not taken was predicted to cost."""
+
+    whole: bool  # it is not cut
+    whole_us: float  # from the admission to the first token without cutting
+    stall_us: float  # what decodes would then stand still for in gaps that miss their target, over all
+    stalled_from_us: float  # what the worker's decodes had stood for by its admission
 
 
 @dataclass(slots=True, eq=False)

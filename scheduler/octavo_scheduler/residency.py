@@ -6,14 +6,14 @@ from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.batching import adjust_budget
-from octavo_scheduler.books import entries
+from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.books.path import NOTHING_TO_LOAD
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, note_untold, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
-from octavo_scheduler.moves import copies, handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses, pieces
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
@@ -48,6 +48,8 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.max_positions = leader.length
         worker.ungranted += leader.ungranted(worker.block_tokens)
     leader.forecast_start_us = forecast_us
+    if plan.target is None and not plan.load_keys:
+        chunks.begin(cell, worker, leader)
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
@@ -308,13 +310,18 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     wishes.leave(cell, worker, sequence)
     if sequence.swap and request.live:
         swap_out(cell, worker, sequence)
-    elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
+    elif sequence.handoff is not None and _goes_on(sequence):
         handoff.prefilled(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker) if not sequence.swap else None
+    if offload is not None and not cell.uses("offload", request):
+        keys = (index.key_of(block) for block in sequence.blocks)
+        cell.withheld.add(key for key in keys if key is not None and key not in offload)
+        offload = None
     for at, block in enumerate(sequence.blocks if offload is not None and request.cache.goes_below else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
+            cell.withheld.discard(key)
             worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
     entries.rested(cell, worker, sequence)
@@ -334,11 +341,20 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
+    if sequence.handoff is not None:
+        pieces.ended(cell, worker)
     if request.handoff is not None and request not in cell.arriving:
         handoff.end(cell, request, "preempted")
     _unseat(cell, worker, sequence, "preempted")
     if request.pause is not None:
         pauses.begin(cell, request)
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    """A prefill for another worker has come to its first token, with which it has not ended, or not all of its choices."""
+    request = sequence.choice.request
+    others = sequence.stopping == "finished" and bool(request.waiting_choices())
+    return request.live and (sequence.stopping == "handoff" or others)
 
 
 def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
@@ -352,6 +368,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     if not cell.running_priorities[request.priority]:
         del cell.running_priorities[request.priority]
     entries.unseated(cell, sequence)
+    chunks.end(cell, worker, sequence)
     accrue(sequence, worker.block_bytes, cell.now_us)
     pass_on_shared(sequence, worker.block_bytes, cell.now_us)
     cell.fact(

@@ -148,9 +148,9 @@ def _read(workers: list[Worker], now_us: int) -> PoolRates | None:
     )
 
 
-def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, turn: int) -> float:
+def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, turn: int, most: int = 0) -> float:
     """From an admission on `worker` to its first token: the step under way, then its prefill behind those whose turn comes
-    before `turn`."""
+    before `turn`; in steps of `most` tokens, if any, instead of what the worker's budget is."""
     costs = worker.costs
     backlog = worker.backlog
     decoding = context = ahead = 0
@@ -160,7 +160,7 @@ def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, t
             context += sequence.computed_len
             if sequence.turn <= turn:
                 ahead += max(0, sequence.length - sequence.computed_len - 1)
-    budget = worker.pace.budget if decoding else policy.budget_alone
+    budget = worker.pace.budget if decoding else worker.pace.alone or policy.budget_alone
     left_us = 0.0
     if decoding or backlog:
         # what is computed now was begun at about the last report
@@ -169,7 +169,7 @@ def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, t
         since_us = now_us - worker.last_report_us
         left_us = max(step_us - since_us, 0.0) if under_way or since_us < step_us else 0.5 * step_us
         ahead = max(0, ahead - under_way)
-    return left_us + prefill_us(costs, prefill_tokens, ahead, decoding, context, budget)
+    return left_us + prefill_us(costs, prefill_tokens, ahead, decoding, context, most or budget)
 
 
 def prefill_us(

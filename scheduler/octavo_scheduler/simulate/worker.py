@@ -198,19 +198,21 @@ class SimulatedWorker:
         Each comes with the request of every slot in it. `wake_us` is then the time of the next boundary.
         """
         leaving: list[tuple[Reported, list[str]]] = []
+        stepped = self._step is not None
         if self._step is not None:
             self._end_step(self._step, now_us)
             self._step = None
-            if self._flush or now_us - self._since_us >= MERGE_US:
-                leaving.append(self._take(now_us))
         while self.inbox and self.inbox[0][0] <= now_us:
-            orders = self.inbox.popleft()[1]
+            arrived_us, orders = self.inbox.popleft()
             self._applied += len(orders)
             for order in orders:
-                self._apply(order, now_us)
+                # what goes out is computed and held: its copy began when the order came, whatever ran then
+                self._apply(order, arrived_us if isinstance(order, Offload) else now_us)
         while self._transfers and self._transfers[0][0] <= now_us:
             _ends, _xfer_id, order, took_us, queue_us = heapq.heappop(self._transfers)
             self._end_transfer(order, took_us, queue_us)
+        if stepped and (self._flush or now_us - self._since_us >= MERGE_US):
+            leaving.append(self._take(now_us))
         step, self._steady = self._steady or compose(self._by_seq.values(), self.budget), None
         if step.starved:
             self._report.starved = step.starved
