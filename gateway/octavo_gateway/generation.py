@@ -181,7 +181,7 @@ class GenerationView:
             prefill_us = min(prefill_us, first_us)
             admitted_us = min(admitted_us, prefill_us)
         return Timings(
-            t_received_unix_us=wall_ns(live.received, self._clock()) // 1000,
+            t_received_unix_us=max(0, wall_ns(live.received, self._clock()) // 1000),  # a clock may stand before 1970
             t_tokenized_us=since(self._tokenized_s),
             t_admitted_us=admitted_us,
             t_prefill_start_us=prefill_us,

@@ -27,6 +27,8 @@ from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.checked_copy import checked_copy
 
 ATTACH_LIMIT_S = 2.0
+KEPT_BYTES = 64 * 2**20
+"""Of slots copied last that stay mapped: faulting their pages in again takes several times as long as copying them."""
 RETRY_S = 10.0
 """A store that said no is asked again after this long."""
 
@@ -71,7 +73,7 @@ class ArenaLink:
             answer = await store.AttachArena(request, timeout=ATTACH_LIMIT_S)
             if not answer.path:
                 return False
-            self._map = ArenaMap(Path(answer.path), answer.slots, answer.slot_bytes)
+            self._map = ArenaMap(Path(answer.path), answer.slots, answer.slot_bytes, KEPT_BYTES)
         except grpc.aio.AioRpcError as error:
             log.debug("the kvstore gives no arena: %r", error)
             return False
@@ -130,6 +132,7 @@ class ArenaLink:
             checksum = xxhash.xxh3_64_intdigest(copy)
         else:
             checksum = self._copy(room, slot)
+        arena.let_go(ref.slot)
         # after the copy: a slot that was filled anew meanwhile has another generation
         return bool(arena.generation(ref.slot) == ref.generation and checksum == ref.checksum)
 
@@ -144,4 +147,5 @@ class ArenaLink:
             room = self._pool.host_array(block)
             source = np.frombuffer(self._pool.read_block(block), np.uint8) if room is None else room
             checksums.append(self._copy(slot, source))
+            arena.let_go(ref.slot)  # or this worker's memory would grow to the store's
         return checksums

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from octavo.arena import DRAFT_PREFIX, ArenaMap, arena_bytes, data_offset, make_locked
 from octavo.errors import OctavoError
+from octavo.manifest import ManifestError
 
 ARENA_PATTERN, LOCK_PATTERN = "octavo-arena-*", "octavo-lease-*"
 DRAFT_S = 60.0
@@ -37,7 +38,7 @@ class ArenaFolder:
             self._remove_dead()
             volume = os.statvfs(path)
         except OSError as error:
-            raise OctavoError(
+            raise ManifestError(
                 f"kvstore.arena_path {path}: {error.strerror}; give a folder in shared memory that can be written, or none",
                 field="kvstore.arena_path",
             ) from error

@@ -20,6 +20,9 @@ def bit_of(tier: str) -> int:
 
 MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 
+CLOCK_SLACK_S = 60.0
+"""How far the clocks of hosts that share a tier may lie apart, and one clock be set back, without a block being lost for it."""
+
 Payload = bytes | memoryview
 
 
@@ -43,6 +46,18 @@ class BlockMeta:
     """The payload came out of a lossy codec: close to what a worker computed, not equal."""
     tiers: int = ANYWHERE
     """Where it may lie: DRAM, NVME and REMOTE, added; ANYWHERE (0): in all of them."""
+
+    def is_over(self, now_s: float, max_age_s: float | None = None) -> bool:
+        """Whether its time is over at that unix second. A first put that lies ahead tells that the clock was set back: what
+        has a limited life then has an age that nobody knows, and would outlive its limit.
+        """
+        if not self.expires_s and max_age_s is None:
+            return False
+        if self.stored_s > now_s + CLOCK_SLACK_S:
+            return True
+        if self.expires_s and now_s >= self.expires_s:
+            return True
+        return max_age_s is not None and bool(self.stored_s) and now_s >= self.stored_s + max_age_s
 
     def may_lie_in(self, tier: int) -> bool:
         """Whether the tier of this bit may hold it."""

@@ -168,11 +168,7 @@ class TierIndex(Generic[Place]):
         return [key for key, entry in self._entries.items() if entry.meta.namespace == namespace]
 
     def _is_over(self, entry: Entry[Place], now_s: float) -> bool:
-        meta = entry.meta
-        if meta.expires_s and now_s >= meta.expires_s:
-            return True
-        max_age_s = self._limits.max_age(meta.namespace)
-        return max_age_s is not None and bool(meta.stored_s) and now_s >= meta.stored_s + max_age_s
+        return entry.meta.is_over(now_s, self._limits.max_age(entry.meta.namespace))
 
     def clear(self) -> list[bytes]:
         """Forgets everything; returns the keys that could be read."""

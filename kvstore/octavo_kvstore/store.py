@@ -177,7 +177,7 @@ class Store:
         return None
 
     def _is_over(self, block: Block) -> bool:
-        return bool(block.meta.expires_s) and self._wall_s() >= block.meta.expires_s
+        return block.meta.is_over(self._wall_s())
 
     def touch_chain(self, keys: Sequence[bytes]) -> None:
         """Counts a use of a whole chain, head last: whoever puts blocks without parents still loses ends before heads."""

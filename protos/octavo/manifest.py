@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from math import inf
 from typing import Any, Literal, get_args, get_type_hints
 
 from octavo.errors import OctavoError
-from octavo.manifest_tables import slo_problem, tenant_problem
+from octavo.manifest_bounds import address_problem, dial_problem, number_problem, text_problem
+from octavo.manifest_tables import keys_problem, name_problem, slo_problem, tenant_problem, weight_problem
 
 
 class ManifestError(OctavoError, ValueError):
@@ -347,6 +347,7 @@ def check_features(manifest: Manifest) -> None:
 
 def check_values(manifest: Manifest) -> None:
     """Refuses values that can never work. Raises ManifestError naming the key, the value and the bound."""
+    _check_bounds(manifest)
     minimums: dict[str, float] = {
         "deployment.drain_timeout_s": 0,
         "deployment.wakeup_slice_us": 0,
@@ -430,14 +431,46 @@ def check_values(manifest: Manifest) -> None:
     for key, given in (("quota_bytes", manifest.cache.quota_bytes), ("max_age_s", manifest.cache.max_age_s)):
         _check_tier_limits(f"cache.{key}", given)
     for name, slo in manifest.scheduler.slo_classes.items():
+        if problem := name_problem(name):
+            raise ManifestError(f"scheduler.slo_classes: {problem}", field="scheduler.slo_classes")
         if problem := slo_problem(slo, get_args(get_type_hints(Scheduler)["policy"])):
             raise ManifestError(f"scheduler.slo_classes.{name}{problem}", field="scheduler.slo_classes")
     for name, limits in manifest.tenants.limits.items():
         if problem := tenant_problem(limits):
             raise ManifestError(f"tenants.limits.{name}{problem}", field="tenants.limits")
     for tenant, weight in manifest.tenants.weights.items():
-        if not 0 < weight < inf:
-            raise ManifestError(f"tenants.weights.{tenant}: {weight!r} must be above 0", field="tenants.weights")
+        if problem := weight_problem(weight):
+            raise ManifestError(f"tenants.weights.{tenant}: {problem}", field="tenants.weights")
+    if problem := keys_problem(manifest.tenants.keys):
+        raise ManifestError(f"tenants.keys: {problem}", field="tenants.keys")
+
+
+def _check_bounds(manifest: Manifest) -> None:
+    for section in fields(Manifest):
+        for item in fields(given := getattr(manifest, section.name)):
+            key, value = f"{section.name}.{item.name}", getattr(given, item.name)
+            if key in ("deployment.secret", "tenants.keys"):
+                continue  # no message repeats a secret
+            problem = number_problem(key, value) or text_problem(value)
+            if isinstance(value, str):
+                problem = problem or address_problem(key, value)
+            if problem:
+                raise ManifestError(f"{key}: {problem}", field=key)
+    for name in ("secret", "run_dir"):
+        if not getattr(manifest.deployment, name):
+            raise ManifestError(
+                f"deployment.{name}: it is empty; give at least one character", field=f"deployment.{name}"
+            )
+    for store_id, address in manifest.kvstore.peers.items():
+        if problem := dial_problem(address):
+            raise ManifestError(f"kvstore.peers.{store_id}: {problem}", field="kvstore.peers")
+    name, classes = manifest.scheduler.default_slo_class, manifest.scheduler.slo_classes
+    if name not in classes and name != Scheduler().default_slo_class:  # that one may do without targets
+        known = ", ".join(classes) or "none"
+        raise ManifestError(
+            f"scheduler.default_slo_class: {name!r} is no class of scheduler.slo_classes ({known}); name one of them",
+            field="scheduler.default_slo_class",
+        )
 
 
 def _check_tier_limits(key: str, given: Mapping[str, Mapping[str, float]]) -> None:
@@ -447,8 +480,3 @@ def _check_tier_limits(key: str, given: Mapping[str, Mapping[str, float]]) -> No
                 raise ManifestError(f"{key}.{tenant}: {tier!r} is unknown; use {', '.join(KEEPING_TIERS)}", field=key)
             if not limit >= 0:
                 raise ManifestError(f"{key}.{tenant}.{tier}: {limit!r} is too small; give at least 0", field=key)
-
-
-def section_names() -> list[str]:
-    """Names of the manifest's sections, in order."""
-    return [item.name for item in fields(Manifest)]

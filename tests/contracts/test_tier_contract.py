@@ -404,6 +404,24 @@ def test_a_tenants_blocks_grow_no_older_than_its_limit(case: Case) -> None:
     assert case.tier.get(other.key, LAYOUT) == other
 
 
+def test_a_clock_that_is_set_back_lengthens_no_life(case: Case) -> None:
+    mortal, aged, immortal = (
+        make_block(1, meta=BlockMeta(expires_s=100_100, stored_s=100_000)),
+        make_block(2, meta=BlockMeta(AGED, stored_s=100_000)),
+        make_block(3, meta=BlockMeta(stored_s=100_000)),
+    )
+    case.now_s = 100_000.0
+    case.tier.put_many([mortal, aged, immortal])
+    case.now_s -= 30.0  # a correction
+    assert all(case.tier.contains(block.key, LAYOUT) for block in (mortal, aged, immortal))
+    case.now_s -= 3600.0
+    assert case.tier.get(mortal.key, LAYOUT) is None and case.tier.get(aged.key, LAYOUT) is None
+    assert case.tier.get(immortal.key, LAYOUT) == immortal
+    fresh = replace(mortal, meta=BlockMeta(expires_s=int(case.now_s) + 10, stored_s=int(case.now_s)))
+    assert case.tier.put(fresh)[0] is Put.STORED
+    assert case.tier.get(mortal.key, LAYOUT) is not None
+
+
 def test_a_second_put_lengthens_a_life(case: Case) -> None:
     block = make_block(1, meta=BlockMeta(expires_s=1010, stored_s=1000))
     case.tier.put(block)

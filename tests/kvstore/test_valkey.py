@@ -31,7 +31,13 @@ class World:
 
     def tier(self, capacity: int = CAPACITY) -> ValkeyTier:
         """Another host's view of the server; it looks again only when it is told to."""
-        tier = ValkeyTier(connect(self.server.url, TIMEOUT_S), capacity, clock_s=lambda: self.now_s, refresh_s=3600.0)
+        tier = ValkeyTier(
+            connect(self.server.url, TIMEOUT_S),
+            capacity,
+            clock_s=lambda: self.now_s,
+            refresh_s=3600.0,
+            steady_s=lambda: self.now_s,
+        )
         self.tiers.append(tier)
         return tier
 

@@ -13,7 +13,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 from octavo_scheduler import orders, wire
 from octavo_scheduler.connections import fold_epoch
-from octavo_scheduler.events import Finish, FirstToken, Released, Reported, TransferDone
+from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, Reported, TransferDone
 from octavo_scheduler.preloads.rule import CacheRule
 from octavo_scheduler.settings import policy_from
 
@@ -87,7 +87,7 @@ def test_a_report_survives_the_wire() -> None:
         released=[Released(99, 21, 20)],
         transfers_done=[TransferDone(4, 2, 100, 5, 6)],
         starved=[1],
-        first_tokens=[FirstToken(99, 1, 2, 3)],
+        first_tokens=[FirstToken(99, 1, 2, 3, dispatch_us=4, report_us=5)],
         wall_us=777,
         prefill_tokens=3,
         decode_seqs=2,
@@ -147,3 +147,22 @@ def test_an_offload_s_notes_have_one_entry_per_block_or_none() -> None:
     offload = message.orders[0].offload
     assert offload.namespaces == bytes(16) + b"t" * 16 and list(offload.ttl_us) == [0, 9]
     assert list(offload.priorities) == [] and list(offload.tiers) == [2, 0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e10])
+@pytest.mark.parametrize("name", ["fixed_us", "prefill_token_us", "decode_seq_us", "context_token_us"])
+def test_a_worker_that_measured_nonsense_is_refused(name: str, value: float) -> None:
+    hello = wpb.WorkerHello(calibration=wpb.Calibration(**{name: value}))
+    with pytest.raises(wire.WireError, match=rf"calibration\.{name}: .* must lie in"):
+        wire.read_hello(hello, 1, "w", 1)
+
+
+def test_what_a_worker_did_not_measure_has_a_default() -> None:
+    hello = wpb.WorkerHello(calibration=wpb.Calibration(fixed_us=7.0))
+    assert wire.read_hello(hello, 1, "w", 1).calibration == Calibration(fixed_us=7.0)
+
+
+def test_an_unknown_role_is_refused() -> None:
+    with pytest.raises(wire.WireError, match="role: 'cook' is unknown; use both, prefill, decode"):
+        wire.read_hello(wpb.WorkerHello(role="cook"), 1, "w", 1)
+    assert wire.read_hello(wpb.WorkerHello(), 1, "w", 1).role == "both"

@@ -28,6 +28,7 @@ DTYPES: Final = ("auto", "bfloat16")
 KV_DTYPES: Final[dict[str, KvDtype]] = {"auto": "bf16", "bfloat16": "bf16", "float32": "f32", "int8": "int8"}
 WEIGHTS: Final[dict[str, Format]] = {"auto": "bf16", "bf16": "bf16", "int8": "int8", "int4": "int4"}
 GPU_NODES: Final = ("/dev/nvidia0", "/dev/dxg")
+MOST_THREADS_PER_CORE: Final = 8
 
 
 class NativeRefused(Exception):
@@ -85,6 +86,7 @@ def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> Nat
     if reason := device_refusal(manifest) or manifest_refusal(manifest):
         raise NativeRefused(reason)
     engine = manifest.engine
+    threads = thread_count(engine.threads)
     weights, kv_dtype = WEIGHTS[engine.weights], KV_DTYPES[engine.kv_dtype]
     files = resolve_model(manifest.model.ref)
     config = load_config(files)
@@ -107,7 +109,6 @@ def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> Nat
         raise OctavoError(
             f"a KV pool of {num_blocks} blocks cannot be had ({error}); lower engine.kv_num_blocks or engine.kv_pool_bytes"
         ) from error
-    threads = engine.threads or len(os.sched_getaffinity(0))
     try:
         model = NativeModel(
             library,
@@ -128,6 +129,16 @@ def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> Nat
         fingerprint=_fingerprint(files, config, weights_blake3, weights, kv_dtype, size),
         limits=lambda: native_limits(library, model, packed),
     )
+
+
+def thread_count(asked: int) -> int:
+    """Compute threads; 0 asks for one per core. OctavoError for so many that each step would wait for each of them in turn."""
+    cores = len(os.sched_getaffinity(0))
+    if asked > MOST_THREADS_PER_CORE * cores:
+        raise OctavoError(
+            f"engine.threads: {asked} on {cores} cores would hardly move; give at most {cores}, or 0 for all of them"
+        )
+    return asked or cores
 
 
 def _block_shape(config: ModelConfig, kv_dtype: str, block_tokens: int) -> BlockShape:

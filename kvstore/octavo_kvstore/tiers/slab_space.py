@@ -41,6 +41,19 @@ def slot_pages(payload_bytes: int) -> int:
     return -(-pages // step) * step
 
 
+def reserve(path: Path, length: int) -> bool:
+    """Sets disk space aside for the first `length` bytes of a file whose size stays as it is; False where that cannot be.
+
+    Gives back what was set aside beyond before. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, os.fstat(fd).st_size)
+        return not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
+    finally:
+        os.close(fd)
+
+
 @dataclass(slots=True)
 class _File:
     path: Path
@@ -70,8 +83,9 @@ class SlabSpace:
         for slot in used:
             by_pages.setdefault(slot.pages, set()).add(slot.number)
         for path in self._folder.glob("slab-*.bin"):
-            if int(path.stem.removeprefix("slab-")) not in by_pages:
-                path.unlink()
+            name = path.stem.removeprefix("slab-")
+            if not name.isdecimal() or int(name) not in by_pages:
+                path.unlink()  # a copy of somebody's too: what is here belongs to the tier
         for pages, numbers in by_pages.items():
             file = self._file(pages)
             file.slots = max(numbers) + 1
@@ -79,8 +93,9 @@ class SlabSpace:
             self.allocated_bytes += len(numbers) * pages * PAGE_BYTES
             for number in range(file.slots):
                 if number not in numbers:
-                    _punch(file.fd, pages * number * PAGE_BYTES, pages * PAGE_BYTES)
-                    file.holes.append(number)
+                    self.allocated_bytes += pages * PAGE_BYTES
+                    if not self._punch(pages, file, number):
+                        file.free.append(number)
 
     def whole_slots(self, pages: int) -> int:
         """How many slots of a size lie wholly within their file; for records found at start, before `open`."""
@@ -99,13 +114,10 @@ class SlabSpace:
     def give_back(self, slot: Slot) -> None:
         """The slot's record is gone for good; it may be used again."""
         file = self._files[slot.pages]
-        size = slot.pages * PAGE_BYTES
-        if self.allocated_bytes <= self._capacity_bytes:
+        # above the capacity where that is smaller than it was at the last start
+        over = self.allocated_bytes > self._capacity_bytes
+        if not over or not self._punch(slot.pages, file, slot.number):
             file.free.append(slot.number)
-            return
-        _punch(file.fd, slot.offset, size)  # the capacity is smaller than it was at the last start
-        file.holes.append(slot.number)
-        self.allocated_bytes -= size
 
     def fd(self, slot: Slot) -> int:
         """The file, with O_DIRECT where there is such a thing: offsets, lengths and addresses must be whole pages."""
@@ -170,16 +182,17 @@ class SlabSpace:
     def _reclaim(self, need: int, pages: int) -> None:
         """Gives free slots of other sizes back to the disk until `need` more bytes fit into the capacity."""
         for other_pages, other in self._files.items():
-            size = other_pages * PAGE_BYTES
             while other_pages != pages and other.free and self.allocated_bytes + need > self._capacity_bytes:
-                number = other.free.pop()
-                _punch(other.fd, number * size, size)
-                other.holes.append(number)
-                self.allocated_bytes -= size
+                if not self._punch(other_pages, other, other.free[-1]):
+                    break
+                other.free.pop()
 
-
-def _punch(fd: int, offset: int, length: int) -> None:
-    done = _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(length))
-    if done:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    def _punch(self, pages: int, file: _File, number: int) -> bool:
+        """Gives a slot back to the disk; False where the file system cannot: it keeps its bytes then."""
+        size = pages * PAGE_BYTES
+        mode, offset = _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(number * size)
+        if _libc.fallocate(file.fd, mode, offset, ctypes.c_long(size)):
+            return False
+        file.holes.append(number)
+        self.allocated_bytes -= size
+        return True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import valkey
 from octavo.errors import OctavoError
+from octavo.manifest import ManifestError
 from valkey.exceptions import ResponseError, ValkeyError
 
 from octavo_kvstore.block import Block, check_block, check_key
@@ -51,7 +52,9 @@ def connect(url: str, timeout_s: float) -> valkey.Valkey:
             retry_on_timeout=False,
         )
     except ValueError as error:
-        raise OctavoError(f"cache.valkey_url: {error}; give valkey://HOST:PORT/DB", field="cache.valkey_url") from error
+        raise ManifestError(
+            f"cache.valkey_url: {error}; give valkey://HOST:PORT/DB", field="cache.valkey_url"
+        ) from error
     return valkey.Valkey(connection_pool=pool)
 
 
@@ -68,11 +71,12 @@ class ValkeyTier(IndexedTier[None]):
         limits: TierLimits = NO_LIMITS,
         clock_s: Clock = time.time,
         refresh_s: float = REFRESH_S,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Looks at the server once, which blocks for its time limit at most; an absent one is looked for again later."""
+        """`steady_s` times the pauses after a failure. Looks at the server once, which blocks for its time limit at most; an absent one is looked for again later."""
         super().__init__(TierIndex(capacity_bytes, is_pinned, limits, clock_s))
         self._client = client
-        self._clock_s = clock_s
+        self._steady_s = steady_s
         self._write_lock = threading.Lock()  # taken before _lock
         self._drops: set[bytes] = set()  # deleted here, perhaps not yet at the server
         self._failures = 0
@@ -153,13 +157,13 @@ class ValkeyTier(IndexedTier[None]):
 
     def _write(self, batch: dict[int, Block], outcomes: list[Put], evicted: list[tuple[bytes, Entry[None]]]) -> None:
         """Makes room and sends a batch; under _write_lock."""
-        if not batch or self._closed.is_set() or not self._answers() or self._clock_s() < self._full_until_s:
+        if not batch or self._closed.is_set() or not self._answers() or self._steady_s() < self._full_until_s:
             return
         victims: list[tuple[bytes, Entry[None]]] = []
         sizes = {index: _size_bytes(block) for index, block in batch.items()}
         with self._lock:
             for index, block in list(batch.items()):
-                if (old := self._index.raw(block.key)) is not None and old.layout != block.layout:
+                if block.key in self._index:  # under another layout, or its time is over
                     self._index.leave(block.key)
                 if self._index.make_room({block.meta.namespace: sizes[index]}, victims):
                     self._index.enter(block.key, _entry(block, sizes[index]))  # reserved, until the answer is here
@@ -176,7 +180,7 @@ class ValkeyTier(IndexedTier[None]):
                 elif self._index.raw(block.key) is not None:
                     self._index.leave(block.key)
         if isinstance(answers, list) and any(isinstance(answer, ResponseError) for answer in answers):
-            self._full_until_s = self._clock_s() + FULL_PAUSE_S  # out of memory: no use in sending the next at once
+            self._full_until_s = self._steady_s() + FULL_PAUSE_S  # out of memory: no use in sending the next at once
 
     def _send(self, batch: dict[int, Block]) -> list[object]:
         pipe = self._client.pipeline(transaction=False)
@@ -211,13 +215,13 @@ class ValkeyTier(IndexedTier[None]):
             self.errors += 1
             pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**self._failures)
             self._failures += 1
-            self._quiet_until_s = self._clock_s() + pause_s
+            self._quiet_until_s = self._steady_s() + pause_s
             lost = self._index.clear()
         log.warning("valkey: %s; left alone for %.1f s", type(error).__name__, pause_s)
         self.on_lost(lost)
 
     def _answers(self) -> bool:
-        return self._clock_s() >= self._quiet_until_s
+        return self._steady_s() >= self._quiet_until_s
 
     # what others do
 

@@ -25,6 +25,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from octavo.errors import OctavoError
+from octavo.manifest import ManifestError
 from octavo.rpc.admin import AdminServicer
 from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.rpc.logs import start_logging
@@ -213,8 +214,8 @@ def service_version() -> str:
 def run_service(name: str, setup: Setup, argv: Sequence[str]) -> int:
     """Runs a service until it is told to stop; returns the process's exit code.
 
-    `--help` prints the settings. Settings that cannot be used end it with code 2 and one line; an OctavoError out of setup with code 1 (or the
-    error's `exit_code`).
+    `--help` prints the settings. Settings that cannot be used end it with code 2 and one line, those that setup finds out too; another
+    OctavoError out of setup with code 1 (or the error's `exit_code`).
     """
     if any(word in ("--help", "-h") for word in argv):
         print(settings_help(name))
@@ -259,7 +260,8 @@ async def _run(name: str, setup: Setup, settings: Settings) -> int:
     if starting.done() and not starting.cancelled() and (error := starting.exception()) is not None:
         known = isinstance(error, OctavoError)
         host.log.error("cannot start: %s", error, exc_info=None if known else error)
-        host.exit(getattr(error, "exit_code", EXIT_FAILED), f"cannot start: {error}")
+        failed = EXIT_USAGE if isinstance(error, ManifestError) else EXIT_FAILED
+        host.exit(getattr(error, "exit_code", failed), f"cannot start: {error}")
     code, message = await ended
     if not starting.done():
         starting.cancel()

@@ -25,6 +25,9 @@ Source = Literal["default", "file", "env", "flag"]
 ENV_PREFIX = "OCTAVO_"
 MANIFEST_ENV = "OCTAVO_MANIFEST"
 LARGEST = sys.float_info.max
+SHOWN_CHARS = 100
+SECRETS = ("deployment.secret", "tenants.keys")
+"""No message repeats what these hold."""
 FOREIGN_ENV = {"OTEL_EXPORTER_OTLP_ENDPOINT": "observability.otlp_endpoint"}
 """Names of the ecosystem that stand for one of our keys."""
 
@@ -189,7 +192,7 @@ def _read_environ(environ: Mapping[str, str], known: Mapping[str, Any]) -> dict[
 
 
 def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.4)
+    close = difflib.get_close_matches(word[:SHOWN_CHARS], list(known), n=1, cutoff=0.4)
     return f"did you mean {close[0]!r}?" if close else "see docs/operations.md for all keys"
 
 
@@ -211,20 +214,20 @@ def _from_yaml(text: str) -> Any:
 
 def _convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the field's type. Raises ManifestError that names what was expected."""
-    field = ".".join(key.split(".")[:2])
+    field, shown = ".".join(key.split(".")[:2]), _short(value) if key not in SECRETS else "what is given"
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value in args and type(value) is type(args[args.index(value)]):
             return value
         choices = ", ".join(str(item) for item in args)
-        near = difflib.get_close_matches(str(value), [str(item) for item in args], n=1)
+        near = difflib.get_close_matches(str(value)[:SHOWN_CHARS], [str(item) for item in args], n=1)
         raise ManifestError(
-            f"{key}: {value!r} is unknown; choose from {choices}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+            f"{key}: {shown} is unknown; choose from {choices}" + (f" (did you mean {near[0]!r}?)" if near else ""),
             field=field,
         )
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise ManifestError(f"{key}: {value!r} must be a list; write [A, B]", field=field)
+            raise ManifestError(f"{key}: {shown} must be a list; write [A, B]", field=field)
         return tuple(_convert(key, item, args[0]) for item in value)
     if origin is types.UnionType:
         for kind in args[:-1]:
@@ -235,7 +238,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         return _convert(key, value, args[-1])
     if origin in (dict, typing.Mapping, Mapping) or isinstance(hint, types.GenericAlias):
         if not isinstance(value, dict):
-            raise ManifestError(f"{key}: {value!r} must be a mapping; write {{NAME: VALUE}}", field=field)
+            raise ManifestError(f"{key}: {shown} must be a mapping; write {{NAME: VALUE}}", field=field)
         # the names in tenants.keys, a mapping to str, are secrets: no message repeats them
         return {
             _convert(key, name, args[0]): _convert(key if args[1] is str else f"{key}.{name}", item, args[1])
@@ -243,16 +246,22 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         }
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not -LARGEST <= value <= LARGEST:  # NaN neither
-            raise ManifestError(f"{key}: {value!r} must be a finite number", field=field)
+            raise ManifestError(f"{key}: {shown} must be a finite number", field=field)
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
         return value
     if hint is bool and isinstance(value, bool):
         return value
-    if hint is str and isinstance(value, str | int | float):
+    if hint is str and isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     wanted = getattr(hint, "__name__", str(hint))
-    raise ManifestError(f"{key}: {value!r} is no {wanted}; give a value of that type", field=field)
+    raise ManifestError(f"{key}: {shown} is no {wanted}; give a value of that type", field=field)
+
+
+def _short(value: Any) -> str:
+    """The value in a message of one line."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
 def set_environment_default(name: str, value: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from blake3 import blake3
 from octavo.errors import OctavoError
+from octavo.manifest import ManifestError
 from octavo.packing import pack_u32
 
 from octavo_scheduler.preloads.book import Preload
@@ -44,7 +45,7 @@ class Kept:
 
 
 class Shelf:
-    """Owns the folder. Raises OctavoError at once when it cannot be made or written."""
+    """Owns the folder. Raises ManifestError at once when it cannot be made or written."""
 
     def __init__(self, folder: Path, log: logging.Logger) -> None:
         self._folder = folder
@@ -55,8 +56,9 @@ class Shelf:
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
-            raise OctavoError(
-                f"cache.preloads_path: {folder} cannot be written ({error.strerror}); name a folder that can"
+            raise ManifestError(
+                f"cache.preloads_path: {folder} cannot be written ({error.strerror}); name a folder that can",
+                field="cache.preloads_path",
             ) from error
 
     def preloads(self) -> Iterator[Kept]:

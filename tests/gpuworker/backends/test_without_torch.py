@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from octavo.errors import OctavoError
 from octavo.packing import pack_u32, unpack_u32
 from octavo.v1 import worker_pb2 as pb
 from octavo_gpuworker.backends.native_open import NativeRefused, open_native
@@ -95,3 +96,10 @@ def test_settings_that_rule_it_out_are_named() -> None:
     ):
         with pytest.raises(NativeRefused, match=word):
             open_native(Manifest(engine=settings), lambda done, total: None)
+
+
+def test_threads_by_the_hundred_are_refused_before_anything_is_packed() -> None:
+    from octavo.manifest import Engine, Manifest
+
+    with pytest.raises(OctavoError, match=r"engine\.threads: 4000 on .* would hardly move"):
+        open_native(Manifest(engine=Engine(device="cpu", threads=4000)), lambda done, total: None)
