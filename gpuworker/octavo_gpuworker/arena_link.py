@@ -24,7 +24,7 @@ from octavo.arena import ArenaMap, make_locked
 from octavo.v1 import kvstore_pb2 as pb
 
 from octavo_gpuworker.backends.blocks import BlockPool
-from octavo_gpuworker.checked_copy import checked_copy
+from octavo_gpuworker.checked_copy import checked_copy, plain_copy
 
 ATTACH_LIMIT_S = 2.0
 KEPT_BYTES = 64 * 2**20
@@ -48,7 +48,7 @@ class ArenaLink:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._copy = checked_copy()
+        self._copy = checked_copy() if pool.host_array(0) is not None else plain_copy
         self._map: ArenaMap | None = None
         self._lock_fd = -1
         self._lock_path: Path | None = None

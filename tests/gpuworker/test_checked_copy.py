@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xxhash
 from octavo_gpuworker.checked_copy import checked_copy, plain_copy
+from octavo_gpuworker.native import library
 
 LENGTHS = (1, 240, 241, 255, 256, 257, 1023, 1024, 1025, 1088, 2048, 4095, 4096 + 64, 65_537, 368_640)
 
@@ -19,6 +22,13 @@ def test_bytes_and_checksum(copy, length: int, to_at: int, from_at: int) -> None
     to = room[to_at : to_at + length]
     assert copy(to, source) == xxhash.xxh3_64_intdigest(source.tobytes())
     assert (to == source).all() and (room[:to_at] == 7).all() and room[-1] == 7
+
+
+def test_without_a_library_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "library_name", lambda: "liboctavo_native-none.so")
+    monkeypatch.setattr(library, "default_cache", lambda: tmp_path)
+    monkeypatch.setattr(library, "build", lambda folder: pytest.fail("it was built"))
+    assert checked_copy() is plain_copy
 
 
 def test_one_flipped_bit_shows() -> None:
