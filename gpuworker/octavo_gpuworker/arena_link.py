@@ -24,6 +24,7 @@ from octavo.arena import ArenaMap, make_locked
 from octavo.v1 import kvstore_pb2 as pb
 
 from octavo_gpuworker.backends.blocks import BlockPool
+from octavo_gpuworker.checked_copy import checked_copy
 
 ATTACH_LIMIT_S = 2.0
 RETRY_S = 10.0
@@ -45,6 +46,7 @@ class ArenaLink:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
+        self._copy = checked_copy()
         self._map: ArenaMap | None = None
         self._lock_fd = -1
         self._lock_path: Path | None = None
@@ -127,8 +129,7 @@ class ArenaLink:
             payloads.append(copy)
             checksum = xxhash.xxh3_64_intdigest(copy)
         else:
-            np.copyto(room, slot)
-            checksum = xxhash.xxh3_64_intdigest(room.data)
+            checksum = self._copy(room, slot)
         arena.let_go(ref.slot)
         # after the copy: a slot that was filled anew meanwhile has another generation
         return bool(arena.generation(ref.slot) == ref.generation and checksum == ref.checksum)
@@ -142,7 +143,7 @@ class ArenaLink:
         for block, ref in zip(blocks, refs, strict=True):
             slot = np.frombuffer(arena.slot(ref.slot), np.uint8, ref.length)
             room = self._pool.host_array(block)
-            np.copyto(slot, np.frombuffer(self._pool.read_block(block), np.uint8) if room is None else room)
-            checksums.append(xxhash.xxh3_64_intdigest(slot.data))
+            source = np.frombuffer(self._pool.read_block(block), np.uint8) if room is None else room
+            checksums.append(self._copy(slot, source))
             arena.let_go(ref.slot)  # or this worker's memory would grow to the store's
         return checksums

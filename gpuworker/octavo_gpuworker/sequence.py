@@ -32,6 +32,8 @@ class Sequence:
     """Where the load begins: it is computed up to there meanwhile."""
     joins_len: int = 0
     """A load has ended that brought what lies between wait_base and here, while wait_base was not reached yet."""
+    blending: bool = False
+    """Its first positions are being put together from chunks."""
     leader: int = 0
     """Another choice of the same prompt prefills for this one; it begins at the end of that prefill."""
     siblings: list[Sequence] = field(default_factory=list)
@@ -53,8 +55,8 @@ class Sequence:
 
     @property
     def waiting(self) -> bool:
-        """It cannot step yet whatever blocks it has: a load that it needs, or its leader's prefill, has not ended."""
-        return self.leader != 0 or (self.wait_xfer != 0 and self.computed >= self.wait_base)
+        """It cannot step yet whatever blocks it has: a load that it needs, its blend, or its leader's prefill, has not ended."""
+        return self.leader != 0 or self.blending or (self.wait_xfer != 0 and self.computed >= self.wait_base)
 
     @property
     def head_len(self) -> int:

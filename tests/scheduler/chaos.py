@@ -1,4 +1,4 @@
-"""A chaos worker and a chaos kvstore in pure Python: the protocol of design section 3 without any model.
+"""A chaos worker in pure Python: the protocol of design section 3 without any model.
 
 The worker keeps, for every block and position, an id of the token prefix whose KV stands there. A step first reads
 all positions below the ones it computes and fails when one holds anything but that sequence's own prefix, so a block
@@ -28,6 +28,8 @@ from octavo_scheduler.orders import (
     Stop,
     Update,
 )
+
+from tests.scheduler.chaos_store import ChaosStore
 
 POISON = -1
 VOCAB = 64
@@ -80,6 +82,9 @@ class ChaosSequence:
     first_token_sent: bool = False
     ends_at: int = 0  # stop_after: this many tokens in all; 0: none
     chain: list[int] = field(default_factory=list)
+    sources: list[tuple[int, list[int], list[int]]] = field(
+        default_factory=list
+    )  # of a blend: first token, blocks, ids
 
 
 @dataclass(eq=False)
@@ -94,59 +99,6 @@ class ChaosTransfer:
     sources: list[LoadSource] = field(default_factory=list)
     remote: bool = False
     aborted: bool = False
-
-
-class ChaosStore:
-    """A kvstore that evicts, loses events, and serves partially. `events` are what it would send to the scheduler."""
-
-    def __init__(self, rng: Random, store_id: str = "host") -> None:
-        self.rng = rng
-        self.store_id = store_id
-        self.held: dict[bytes, list[int]] = {}
-        self.parents: dict[bytes, bytes] = {}
-        self.next_number = 1
-        self.events: list[tuple[int, bytes, bool]] = []
-        self.alive = True
-        self.peers: dict[str, ChaosStore] = {}
-        self.fetched = 0
-
-    def fetch(self, key: bytes, sources: list[LoadSource], index: int) -> list[int] | None:
-        """From the first peer that is named for the index, lives and holds the key."""
-        for source in sources:
-            peer = self.peers.get(source.store_id)
-            if source.first <= index < source.first + source.count and peer is not None and peer.alive:
-                content = peer.held.get(key)
-                if content is not None:
-                    self.fetched += 1
-                    self.put(key, content)
-                    return content
-        return None
-
-    def put(self, key: bytes, content: list[int], parent: bytes = b"") -> None:
-        self.parents[key] = parent
-        known = self.held.get(key)
-        assert known is None or known == content, "one key, two contents"
-        if known is None:
-            self.held[key] = list(content)
-            self._event(key, False)
-
-    def forget(self, keys: list[bytes], namespace: bytes) -> None:
-        """The blocks of these keys and all below them; of a namespace: everything, there is one tenant."""
-        doomed = set(self.held) if namespace else set(keys)
-        while more := {key for key in self.held if self.parents[key] in doomed} - doomed:
-            doomed |= more
-        for key in [key for key in self.held if key in doomed]:
-            del self.held[key]
-            self._event(key, True)
-
-    def evict_some(self) -> None:
-        for key in [key for key in self.held if self.rng.random() < 0.1]:
-            del self.held[key]
-            self._event(key, True)
-
-    def _event(self, key: bytes, removed: bool) -> None:
-        self.events.append((self.next_number, key, removed))
-        self.next_number += 1
 
 
 class ChaosWorker:
@@ -172,6 +124,7 @@ class ChaosWorker:
         self.content = [[POISON] * block_tokens for _ in range(num_blocks)]
         self.labels: dict[int, tuple[bytes, bytes]] = {}
         self.key_content: dict[bytes, list[int]] = {}
+        self.inexact: set[int] = set()  # blocks of sequences that were blended
         self.computed_tokens = 0
         self.steps = 0
         self.max_batch = 0
@@ -248,6 +201,7 @@ class ChaosWorker:
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
             role=self.role,
             labels=self.pool_labels,
+            capabilities=["blending"],
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -265,6 +219,8 @@ class ChaosWorker:
                 if sequence is not None:
                     self._poison(order.block_ids)
                     sequence.blocks.extend(order.block_ids)
+                    if sequence.sources:
+                        self.inexact.update(order.block_ids)
             elif isinstance(order, Stop):
                 sequence = self.sequences.get(order.seq)
                 if sequence is not None and not sequence.ending:
@@ -297,7 +253,7 @@ class ChaosWorker:
         assert order.slot not in self.slots, f"slot {order.slot} is taken"
         assert 0 not in order.block_ids, "the null block was allocated"
         assert len(set(order.block_ids)) == len(order.block_ids)
-        assert order.cached_len % self.block_tokens == 0
+        assert order.cached_len % self.block_tokens == 0 or order.blend_parts
         tokens = unpack_u32(order.tokens)
         assert order.cached_len < len(tokens), "nothing is left to compute"
         stop_ids = unpack_u32(order.sampling)
@@ -324,6 +280,8 @@ class ChaosWorker:
 
         leader = make(order.seq, order.slot, order.seed, order.block_ids, order.cached_len)
         leader.wait_xfer, leader.wait_base = order.wait_xfer, order.wait_base
+        if order.blend_parts:
+            self._blend(order, leader)
         full = order.prompt_len // self.block_tokens
         for item in order.siblings:
             assert item.slot not in self.slots and item.seq not in self.sequences
@@ -336,16 +294,48 @@ class ChaosWorker:
             leader.siblings.append(sibling)
         self._check_reads(leader, leader.computed)
 
+    def _blend(self, order: Admit, leader: ChaosSequence) -> None:
+        """The sources hold what the prompt says there; what is made of them is exact for nobody."""
+        assert not order.wait_xfer and 0 <= order.blend_share <= 1
+        self._poison(order.block_ids)
+        size = self.block_tokens
+        for part in order.blend_parts:
+            assert part.count > 0 and part.start + part.count <= order.cached_len
+            assert not set(part.block_ids) & set(order.block_ids), "it copies from its own blocks"
+        leader.sources = [(part.block_ids, self._held(part.block_ids)) for part in order.blend_parts]
+        for part in order.blend_parts:
+            alone: list[int] = []
+            extend_chain(alone, leader.tokens[part.start : part.start + part.count])
+            held = self._held(part.block_ids)
+            assert POISON not in held and part.first + part.count <= len(held)
+            assert part.first or held[: part.count] == alone, "a chunk's blocks hold something else"
+        self._check_sources(leader)
+        for at in range(order.cached_len):
+            self.content[order.block_ids[at // size]][at % size] = leader.chain[at]
+        self.inexact.update(order.block_ids)
+        for item in order.siblings:
+            self.inexact.update(item.block_ids)
+
+    def _held(self, blocks: list[int]) -> list[int]:
+        return [value for block in blocks for value in self.content[block]]
+
+    def _check_sources(self, sequence: ChaosSequence) -> None:
+        for blocks, before in sequence.sources:
+            assert self._held(blocks) == before, "a chunk's blocks were taken by others while it was copied"
+            assert not self.inexact & set(blocks), "a chunk was blended itself"
+
     def _poison(self, blocks: list[int]) -> None:
         for block in blocks:
             self.content[block] = [POISON] * self.block_tokens
             self.labels.pop(block, None)
+            self.inexact.discard(block)
 
     def _label(self, order: Label) -> None:
         for block in order.block_ids[len(order.keys) :]:
             self.labels.pop(block, None)
         for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=False):
             content = self.content[block]
+            assert block not in self.inexact, f"block {block} was blended and got a key"
             assert POISON not in content, f"block {block} was labelled before it was computed"
             known = self.key_content.setdefault(key, list(content))
             assert known == content, f"block {block} does not hold what its key says"
@@ -353,6 +343,7 @@ class ChaosWorker:
             self.labels[block] = (key, parent)
 
     def _end(self, sequence: ChaosSequence) -> None:
+        self._check_sources(sequence)
         sequence.ending = True
         sequence.release_in = 0 if self.calm else self.rng.choice((0, 0, 0, 1, 3))
 
@@ -395,6 +386,7 @@ class ChaosWorker:
             if transfer.kind == "offload":
                 content = self.content[block]
                 known = self.key_content.get(key)
+                assert block not in self.inexact, "offloaded a block that was blended"
                 assert POISON not in content and (known is None or known == content), "offloaded a block that changed"
                 store.put(key, content, transfer.parents[done])
             else:

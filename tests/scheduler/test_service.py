@@ -23,8 +23,9 @@ from octavo_scheduler.policy import Policy
 from octavo_scheduler.service import SchedulerServicer
 from octavo_scheduler.wire import WireError, tokens_array
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output
+from tests.scheduler.chaos import ChaosWorker, expected_output
 from tests.scheduler.chaos_link import LiveGateway, LiveStore, LiveWorker, chaos
+from tests.scheduler.chaos_store import ChaosStore
 
 LOG = logging.getLogger("test")
 

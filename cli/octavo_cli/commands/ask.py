@@ -32,6 +32,10 @@ Deadline = Annotated[float | None, typer.Option("--deadline-s", help="Seconds th
 SloClass = Annotated[str, typer.Option("--slo-class", help="One of scheduler.slo_classes; absent: the default.")]
 Priority = Annotated[int | None, typer.Option("--priority", help="Larger is more urgent.")]
 Preload = Annotated[str, typer.Option("--preload", help="Continue this preload; see `octavo cache ls`.")]
+Chunks = Annotated[
+    list[str] | None,
+    typer.Option("--chunk", help="Continue these preloads, in this order; may be given several times."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON, with usage and timings.")]
 System = Annotated[str, typer.Option("--system", help="System message.")]
 RETRY = RetryPolicy(max_attempts=4)
@@ -55,6 +59,7 @@ def complete(
     slo_class: SloClass = "",
     priority: Priority = None,
     preload: Preload = "",
+    chunks: Chunks = None,
     as_json: AsJson = False,
 ) -> None:
     """Complete a raw prompt; only the completion is printed."""
@@ -70,7 +75,7 @@ def complete(
         deadline_s=deadline_s,
         slo_class=slo_class,
         priority=priority,
-        cache={"preload": preload} if preload else None,
+        cache=_cache(preload, chunks),
     )
     with Client(gateway_url(url, run_dir), api_key=api_key, retry=RETRY) as client:
         _print_stream(client.generate_stream(_read(text), **options), as_json)
@@ -94,6 +99,7 @@ def chat(
     slo_class: SloClass = "",
     priority: Priority = None,
     preload: Preload = "",
+    chunks: Chunks = None,
     as_json: AsJson = False,
 ) -> None:
     """Talk to the model: one answer with TEXT, a conversation without."""
@@ -109,7 +115,7 @@ def chat(
         deadline_s=deadline_s,
         slo_class=slo_class,
         priority=priority,
-        cache={"preload": preload} if preload else None,
+        cache=_cache(preload, chunks),
     )
     address = gateway_url(url, run_dir)
     with Client(address, api_key=api_key, retry=RETRY) as client:
@@ -163,3 +169,8 @@ def register(app: typer.Typer) -> None:
     """Adds the subcommands of this module."""
     app.command()(chat)
     app.command()(complete)
+
+
+def _cache(preload: str, chunks: list[str] | None) -> dict[str, object] | None:
+    """The `cache` field of a request that continues something."""
+    return {name: value for name, value in (("preload", preload), ("chunks", chunks)) if value} or None
