@@ -20,7 +20,7 @@ from octavo.v1 import scheduler_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.engine import LoadedBlock
-from octavo_gpuworker.orders import LeaveOrder, Order, Report, TransferDone
+from octavo_gpuworker.orders import LeaveOrder, OffloadOrder, Order, Report, TransferDone
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
 from octavo_gpuworker.wire import fill_report, orders_from
@@ -214,6 +214,9 @@ class SchedulerLink:
                 except ValueError as error:
                     raise StreamOver(f"orders that cannot be read: {error}") from error
                 self._steps.post(orders)
+                for order in orders:  # its blocks are computed and held: the copy need not wait for the step that runs
+                    if isinstance(order, OffloadOrder):
+                        self._transfers.begin(order)
                 if any(isinstance(order, LeaveOrder) for order in orders) and not self._draining:
                     self._draining = True
                     self._on_leave()

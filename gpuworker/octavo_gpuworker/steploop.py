@@ -91,6 +91,8 @@ class StepLoop:
                 continue
             self._wake.clear()
             stepped = engine.run_once()
+            if stepped:  # what came meanwhile: a copy that has ended is told with this step, not with the next
+                engine.apply_inbox()
             now = time.monotonic()
             if stepped or not engine.has_work:
                 self.last_progress_s = now

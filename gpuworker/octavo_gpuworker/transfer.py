@@ -160,6 +160,7 @@ class Transfers:
         self._post = post
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._begun: set[int] = set()  # offloads that the step thread has not come to yet
         self._running: dict[int, tuple[asyncio.Task[None], Progress]] = {}
         self._copying: set[asyncio.Future[Any]] = set()
         self._handing_back: set[asyncio.Task[None]] = set()
@@ -167,8 +168,13 @@ class Transfers:
         self._channel = open_channel(address) if address else None
         self._store = kvstore_pb2_grpc.KvStoreServiceStub(self._channel) if self._channel else None  # type: ignore[no-untyped-call]
 
+    def begin(self, order: OffloadOrder) -> None:
+        """Begins an offload ahead of the step thread, which was given the order before; to be called on the loop."""
+        self._start(order, time.monotonic_ns())
+        self._begun.add(order.xfer_id)
+
     def start(self, order: OffloadOrder | LoadOrder) -> None:
-        """Begins a transfer; may be called from the step thread."""
+        """Begins a transfer unless it was begun; may be called from the step thread."""
         self._loop.call_soon_threadsafe(self._start, order, time.monotonic_ns())
 
     def abort(self, xfer_id: int) -> None:
@@ -181,6 +187,7 @@ class Transfers:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        self._begun.clear()
         if self._copying:
             await asyncio.wait(set(self._copying))
 
@@ -207,6 +214,9 @@ class Transfers:
             await self._channel.close(None)
 
     def _start(self, order: OffloadOrder | LoadOrder, ordered_ns: int) -> None:
+        if order.xfer_id in self._begun:
+            self._begun.discard(order.xfer_id)
+            return
         progress = Progress()
         task = self._loop.create_task(self._run(order, ordered_ns, progress))
         self._tasks[task] = None

@@ -46,7 +46,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
             return None
         request.sized_for = cell.fleet.version
     accepting = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
-    if not any(worker.free_slots for worker in accepting):
+    if not _has_slot(accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
     if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
@@ -60,17 +60,24 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
         return plan
     if plan is not None and plan.worker.role == BOTH and not cell.uses("handoff", request):
         return plan
-    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
+    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group[:1], keys))
     if handed is None:
         return None if waits_for_credit(cell, plan, sources, serving) else plan
     return handed if pays(cell, plan, handed) else plan
+
+
+def _has_slot(workers: list[Worker]) -> bool:
+    for worker in workers:
+        if worker.free_slots:
+            return True
+    return False
 
 
 def _best_on(
     cell: Cell, request: Request, accepting: list[Worker], group: list[Choice], keys: list[bytes]
 ) -> Plan | None:
     """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
-    if not any(worker.free_slots for worker in accepting):
+    if not _has_slot(accepting):
         return None
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)

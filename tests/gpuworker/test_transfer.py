@@ -254,6 +254,16 @@ async def test_an_aborted_load_ends_at_once_with_what_has_come(bench, store, poo
     assert (await bench.run(LoadOrder(3, KEYS[:4], [11, 12, 13, 14], 0))).ok_blocks == 4
 
 
+async def test_an_offload_that_was_begun_ahead_of_the_step_thread_runs_once(bench, store) -> None:
+    order = OffloadOrder(1, [1, 2], KEYS[:2])
+    bench.transfers.begin(order)
+    assert (await asyncio.wait_for(bench.ended.get(), 10)).ok_blocks == 2
+    bench.transfers.start(order)
+    await asyncio.sleep(0.05)
+    assert bench.ended.empty() and len(store.puts) == 2 and not bench.transfers._begun
+    assert (await bench.run(OffloadOrder(2, [3], KEYS[2:3]))).ok_blocks == 1
+
+
 async def test_an_epoch_that_ends_during_an_abort_is_not_told_of_it(bench, store) -> None:
     await bench.run(OffloadOrder(1, [1, 2, 3, 4], KEYS[:4]))
     store.mode, store.after = "hangs", 2

@@ -132,7 +132,8 @@ def _copy_out(cell: Cell, pause: Pause, blocks: list[int], directory: Directory)
     ]
     for block, _leaving in items:
         pause.worker.offload_candidates.pop(block, None)
-    order_exports(cell, pause.worker, pause.request, items, "pause")
+    if order_exports(cell, pause.worker, pause.request, items, "pause"):
+        pause.copied_us += pause.worker.link.predict_us(len(items) * pause.worker.block_bytes)
 
 
 def _let_go(cell: Cell, pause: Pause) -> int:
@@ -270,7 +271,7 @@ def admitted(cell: Cell, request: Request, worker: Worker, cached_tokens: int, l
         hit_tokens=spared,
         saved_bytes=spared // worker.block_tokens * worker.block_bytes,
     )
-    cell.switches.observe("pause", request, saved_us / 1000, cost_us / 1000)
+    cell.switches.observe("pause", request, saved_us / 1000, (cost_us + pause.copied_us) / 1000)
     cell.counters["pauses_resumed"] += 1
     cell.counters["pause_spared_tokens"] += spared
     cell.fact(
