@@ -130,7 +130,7 @@ def _invalid(cell: Cell, event: Submitted) -> str:
     if not 1 <= len(event.choices) <= cell.policy.max_num_seqs:
         return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
     if resolve(event.slo_class, cell.policy.default_slo_class, cell.classes) is None:
-        return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
+        return f"slo_class: {event.slo_class[:128]!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     if any(len(choice.emitted) > event.max_tokens for choice in event.choices):
         return "choices: more emitted tokens than max_tokens"
     longest = max((shape.max_model_len for shape in cell.fleet.shapes()), default=0)

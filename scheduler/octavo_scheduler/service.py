@@ -73,7 +73,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         if request.technique and request.technique not in TECHNIQUES:
             known = ", ".join(TECHNIQUES)
             await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"technique: {request.technique!r} is none of {known}"
+                grpc.StatusCode.INVALID_ARGUMENT, f"technique: {request.technique[:80]!r} is none of {known}"
             )
         return ledger_answer(self._driver.core.cell, request.technique, request.tenant)
 
