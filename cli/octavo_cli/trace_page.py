@@ -12,7 +12,7 @@ from octavo_cli.ttft import Ttft, ttft_of
 from octavo_cli.waterfall import describe, headline, ordered
 
 HUES = {"gateway": 200, "scheduler": 45, "gpuworker": 140, "kvstore": 290}
-PART_HUES = dict(zip(PARTS, (200, 185, 45, 15, 290, 70, 140, 110, 215, 0), strict=True))
+PART_HUES = dict(zip(PARTS, (200, 185, 45, 15, 330, 290, 70, 140, 110, 95, 345, 215, 0), strict=True))
 ROW_PX, BAR_PX, LABEL_PX, WIDTH_PX = 24, 14, 210, 980
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2024; --paper: #fff; --dim: #68707a; --line: #d9dde2 }

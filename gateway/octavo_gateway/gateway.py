@@ -306,6 +306,7 @@ class OctavoGateway:
         if not check.name("request_id", request_id, MAX_NAME_CHARS):
             raise check.invalid("request_id", "it is empty; send the id of Started")
         check.name("pause.tool", tool, MAX_NAME_CHARS)
+        check.integer("pause.expected_ms", expected_ms, 0, 2**32 - 1)
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
                 return await self._upstream.pause_and_wait(wire_id(tenant, request_id), tenant, tool, expected_ms)

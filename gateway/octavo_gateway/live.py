@@ -58,6 +58,8 @@ class TravelledTimes:
     attempts: int = 1
     retry_us: int = 0
     sample_us: int = 0
+    dispatch_us: int = 0
+    report_us: int = 0
 
 
 class LiveRequest:
@@ -99,7 +101,9 @@ class LiveRequest:
         self.resubmitted = 0.0  # the last time it was sent again
         self.resubmitted_before_token = 0.0  # the resubmit that a new scheduler took before any token
         self.times_cover_first_token = True  # what the scheduler measures is the way to this client's first token
-        self.first_busy_ns = 0  # busy_ns at the first token
+        self.send_us = self.resend_us = 0  # until the submit, and the last resubmit, was written
+        self.first_read = 0.0  # when the message with the first token was read
+        self.relay_us = 0  # how long that token was in the scheduler
         self.longest_gap_s = 0.0
         self.itl_target_s = 0.0  # of its SLO class; 0: none
         self.gap_tokens = self.late_tokens = 0  # tokens after the first, and those whose gap missed the target
@@ -149,8 +153,21 @@ class LiveRequest:
         elif not attached and self.attempt > 1:
             self.times_cover_first_token = self.times_cover_first_token and not self.first_token
             self.resubmitted_before_token = self.resubmitted
+            self.send_us = self.resend_us
         if not self.accepted.done():
             self.accepted.set_result(None)
+
+    def on_sent(self) -> None:
+        """Its submit, or the latest resubmit, was written to the stream."""
+        waited_us = max(0, round((self._clock() - (self.resubmitted or self.submitted)) * 1e6))
+        if self.attempt > 1:
+            self.resend_us = waited_us
+        else:
+            self.send_us = waited_us
+
+    def on_first_read(self, read: float, relay_us: int) -> None:
+        """A message with the first token was read at `read`; it was in the scheduler for `relay_us`."""
+        self.first_read, self.relay_us = read, relay_us
 
     def on_tokens(self, index: int, start: int, ids: Sequence[int], logprobs: Sequence[RawLogprob]) -> None:
         """New tokens of a choice. Raises TokenGap when some are missing: the stream cannot be trusted any more."""
@@ -176,7 +193,6 @@ class LiveRequest:
         now = self._clock()
         if not self.first_token:
             self.first_token = now
-            self.first_busy_ns = self.busy_ns
             self._observer.first_token(now - self.received)
         else:
             gap_s = now - self.last_token
@@ -277,15 +293,19 @@ class LiveRequest:
             Measured(
                 total=us(self.first_token - self.received),
                 before_submit=us(self.submitted - self.received),
+                send=self.send_us,
                 tokenize=self.tokenize_us,
                 lost_scheduler=us(lost_s),
                 queue=times.queue_us,
                 retry=times.retry_us,
+                dispatch=times.dispatch_us,
                 kv_load=times.kv_load_us,
                 worker_wait=times.worker_wait_us,
                 prefill=times.prefill_us,
                 sample=times.sample_us,
-                detokenize=self.first_busy_ns // 1000,
+                report=times.report_us,
+                relay=self.relay_us,
+                detokenize=us(self.first_token - self.first_read) if self.first_read else 0,
             )
         )
 

@@ -96,11 +96,15 @@ def limits_from(welcome: scheduler_pb2.GatewayWelcome, max_stop_strings: int, ma
     )
 
 
-def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent) -> None:
-    """Hands one event to its request. Raises TokenGap; ValueError when packed ids are damaged."""
-    kind = event.WhichOneof("event")
+def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent, kind: str | None, read: float) -> None:
+    """Hands one event of this kind, read at `read` on the live's clock, to its request.
+
+    Raises TokenGap; ValueError when packed ids are damaged.
+    """
     if kind == "tokens":
         tokens = event.tokens
+        if not live.first_token:
+            live.on_first_read(read, tokens.relay_us)
         live.on_tokens(
             tokens.index, getattr(tokens, "from"), unpack_u32(tokens.tokens), [_logprob(raw) for raw in tokens.logprobs]
         )
@@ -152,4 +156,6 @@ def _times(times: scheduler_pb2.RequestTimes) -> TravelledTimes:
         attempts=max(1, times.attempts),
         retry_us=times.retry_us,
         sample_us=times.sample_us,
+        dispatch_us=times.dispatch_us,
+        report_us=times.report_us,
     )

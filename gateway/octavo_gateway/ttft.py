@@ -1,8 +1,8 @@
 """Where the time to the first token went. Every part is a duration that one process measured; transport is the remainder.
 
-gateway | tokenize |            (stream)            | detokenize
-                   queue | retry |    (stream)      |
-                                 load | wait | prefill | sample
+gateway | tokenize |                      (streams)                                  | detokenize
+                   queue | retry | dispatch |         (streams)             | relay
+                                            load | wait | prefill | sample | report
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ class TtftParts:
     tokenize_us: int = 0
     queue_us: int = 0
     retry_us: int = 0
+    dispatch_us: int = 0
     kv_load_us: int = 0
     worker_wait_us: int = 0
     prefill_us: int = 0
     sample_us: int = 0
+    report_us: int = 0
+    relay_us: int = 0
     detokenize_us: int = 0
     transport_us: int = 0
 
@@ -43,32 +46,39 @@ class TtftParts:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `decompose` is made of, microseconds. `total`: received to first token; `before_submit`: received to submit."""
+    """What `decompose` is made of, microseconds. `total`: received to first token."""
 
     total: int
-    before_submit: int
+    before_submit: int  # received to submitted
+    send: int  # submitted to written
     tokenize: int
     lost_scheduler: int  # submit to the resubmit that a new scheduler took
     queue: int
     retry: int
+    dispatch: int
     kv_load: int
     worker_wait: int
     prefill: int  # sample included
     sample: int
+    report: int
+    relay: int
     detokenize: int
 
 
 def decompose(measured: Measured) -> tuple[TtftParts, int]:
     """The parts, and by how much the measured ones exceed the whole (0 as it should be, else transport is 0)."""
     known = TtftParts(
-        gateway_us=max(0, measured.before_submit - measured.tokenize),
+        gateway_us=max(0, measured.before_submit - measured.tokenize) + measured.send,
         tokenize_us=measured.tokenize,
         queue_us=measured.queue,
         retry_us=measured.retry + measured.lost_scheduler,
+        dispatch_us=measured.dispatch,
         kv_load_us=measured.kv_load,
         worker_wait_us=measured.worker_wait,
         prefill_us=max(0, measured.prefill - measured.sample),
         sample_us=min(measured.sample, measured.prefill),
+        report_us=measured.report,
+        relay_us=measured.relay,
         detokenize_us=measured.detokenize,
     )
     left = measured.total - known.total_us

@@ -22,6 +22,7 @@ from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.labels import Labels
 from octavo_gpuworker.orders import (
+    AbortOrder,
     AdmitOrder,
     FirstToken,
     GrantOrder,
@@ -81,6 +82,7 @@ class Engine:
         budget: StepBudget,
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
+        abort_transfer: Callable[[int], None] = lambda xfer_id: None,
     ) -> None:
         self.backend = backend
         self.pool = backend.pool
@@ -88,7 +90,10 @@ class Engine:
         self.budget = budget
         self.steps = 0
         self.mixed_steps = 0
+        self.before_wait: Callable[[], None] = lambda: None
+        """Called when everything is ready for a step, right before the thread leaves the interpreter to others for its time."""
         self._start_transfer = start_transfer
+        self._abort_transfer = abort_transfer
         self._on_end = on_end
         self._slots = SlotTable(self.pool.block_tokens)
         self._by_seq: dict[int, Sequence] = {}
@@ -186,6 +191,9 @@ class Engine:
             case OffloadOrder():
                 self._transfers.add(item.xfer_id)
                 self._start_transfer(item)
+            case AbortOrder():
+                if item.xfer_id in self._transfers:
+                    self._abort_transfer(item.xfer_id)
             case LoadedBlock():
                 if item.xfer_id in self._transfers:
                     self.pool.write_block(item.block, item.payload)
@@ -288,6 +296,7 @@ class Engine:
         wall = time.time_ns()
         self._reporter.begin_step(step)
         batch = build_batch(step.chunks, self._by_slot, self._slots)
+        self.before_wait()
         try:
             result = self.backend.result(self.backend.launch(batch))
         except (MemoryError, RuntimeError) as error:
@@ -355,7 +364,11 @@ class Engine:
         prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
         load_us = min(wait_us, max(0, seq.loaded_ns - seq.admitted_ns) // 1000)
         sample_us = min(prefill_us, sample_ns // 1000)
-        self._reporter.first_token(FirstToken(seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us))
+        self._reporter.first_token(
+            FirstToken(
+                seq.seq, wait_us, prefill_us, len(seq.chunks), load_us, sample_us, seq.dispatch_us, seq.first_token_ns
+            )
+        )
 
     def _shed(self, step: Step, error: BaseException) -> None:
         """Out of memory: the step did not run, and nothing of it is lost. The scheduler is told, and the step is tried again

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 from octavo.rpc.channels import open_channel
+from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
 from octavo_gpuworker.engine import LoadedBlock
-from octavo_gpuworker.orders import LeaveOrder, Order, Report, TransferDone
+from octavo_gpuworker.orders import LeaveOrder, OffloadOrder, Order, Report, TransferDone
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
-from octavo_gpuworker.wire import orders_from, report_to
+from octavo_gpuworker.wire import fill_report, orders_from
 
 RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.05, 1.0
 STOOD_S = 5.0
@@ -71,7 +74,8 @@ class SchedulerLink:
         self._on_state = on_state
         self._on_leave = on_leave
         self._loop = asyncio.get_running_loop()
-        self._outbox: asyncio.Queue[Report] = asyncio.Queue()
+        self._outbox: deque[Report] = deque()
+        self._filled = asyncio.Event()
         self._leave: asyncio.Future[str] = self._loop.create_future()
         self._epoch = 0
         self._joined = False
@@ -101,8 +105,9 @@ class SchedulerLink:
     def _take(self, report: Report) -> None:
         if not self._joined:
             return
-        self._outbox.put_nowait(report)
-        if self._outbox.qsize() > BACKLOG_REPORTS:
+        self._outbox.append(report)
+        self._filled.set()
+        if len(self._outbox) > BACKLOG_REPORTS:
             self._joined = False
             self.rejoin(f"{BACKLOG_REPORTS} reports wait: the scheduler has stopped reading")
 
@@ -172,8 +177,7 @@ class SchedulerLink:
         await asyncio.to_thread(self._steps.quiesce)
         await self._transfers.quiesce()
         self._steps.engine.reset()
-        while not self._outbox.empty():
-            self._outbox.get_nowait()
+        self._outbox.clear()
 
     async def _serve(self, call: Call, epoch: int) -> None:
         """Reads and writes until one of both ends, or `rejoin` is called."""
@@ -210,26 +214,37 @@ class SchedulerLink:
                 except ValueError as error:
                     raise StreamOver(f"orders that cannot be read: {error}") from error
                 self._steps.post(orders)
+                for order in orders:  # its blocks are computed and held: the copy need not wait for the step that runs
+                    if isinstance(order, OffloadOrder):
+                        self._transfers.begin(order)
                 if any(isinstance(order, LeaveOrder) for order in orders) and not self._draining:
                     self._draining = True
                     self._on_leave()
                     self._take(Report())  # an idle worker would be silent for up to a second
 
     async def _write(self, call: Call, epoch: int) -> None:
-        number = 2
-        while True:
-            number += 1
-            message = report_to(await self._next_report())
-            message.draining = self._draining
-            await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=message))
-
-    async def _next_report(self) -> Report:
-        """The step thread's, or an empty one when a step takes long: silence means that the process stands, not that it works."""
+        number, silence = 2, StallGuard(SIGN_OF_LIFE_S)
         try:
-            async with asyncio.timeout(SIGN_OF_LIFE_S):
-                return await self._outbox.get()
-        except TimeoutError:
-            return Report()
+            while True:
+                number += 1
+                message = pb.AttachWorkerRequest(epoch=epoch, number=number)
+                report = await self._next_report(silence)
+                fill_report(message.report, report, time.time_ns())
+                message.report.draining = self._draining
+                await call.write(message)
+        finally:
+            silence.close()
+
+    async def _next_report(self, silence: StallGuard) -> Report:
+        """The step thread's, or an empty one when a step takes long: silence means that the process stands, not that it works."""
+        while not self._outbox:
+            self._filled.clear()
+            try:
+                with silence:
+                    await self._filled.wait()
+            except TimeoutError:
+                return Report()
+        return self._outbox.popleft()
 
 
 async def _raise_status(call: Call) -> None:

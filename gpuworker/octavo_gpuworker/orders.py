@@ -61,6 +61,8 @@ class AdmitOrder:
     siblings: tuple[SiblingOrder, ...] = ()
     traceparent: str = ""
     request_id: str = ""
+    dispatch_us: int = 0
+    """How long the order waited in the scheduler; goes back with the first token."""
     received_ns: int = field(default=0, compare=False)
     """Wall clock when it came in; 0: unknown, the boundary at which it applies counts. A wait for a running step is the worker's."""
 
@@ -118,6 +120,13 @@ class LoadOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class AbortOrder:
+    """Nobody waits for this transfer any more."""
+
+    xfer_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class LabelOrder:
     blocks: list[int]
     keys: list[bytes]
@@ -150,6 +159,7 @@ Order = (
     | StopOrder
     | OffloadOrder
     | LoadOrder
+    | AbortOrder
     | LabelOrder
     | PolicyOrder
     | LeaveOrder
@@ -209,6 +219,9 @@ class FirstToken:
     """The part of wait_us in which a load that it waits for was under way."""
     sample_us: int = 0
     """The part of prefill_us in which the last step sampled; 0 where one call computes and samples."""
+    dispatch_us: int = 0
+    sampled_ns: int = 0
+    """Wall clock when prefill_us ended."""
 
 
 @dataclass(slots=True)

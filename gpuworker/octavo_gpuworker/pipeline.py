@@ -51,8 +51,11 @@ class PipelinedEngine(Engine):
         budget: StepBudget,
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
+        abort_transfer: Callable[[int], None] = lambda xfer_id: None,
     ) -> None:
-        super().__init__(backend, budget=budget, start_transfer=start_transfer, on_end=on_end)
+        super().__init__(
+            backend, budget=budget, start_transfer=start_transfer, on_end=on_end, abort_transfer=abort_transfer
+        )
         self._flight: _Flight | None = None  # launched and not read
         self._next: _Flight | None = None  # launched behind it; only while that one lands
         self._leaving: dict[int, str] = {}  # seq -> why, for what a launched step still holds
@@ -146,6 +149,7 @@ class PipelinedEngine(Engine):
 
     def _land(self, flight: _Flight) -> None:
         """Reads a launched step, books it, and lets go what waited for its end."""
+        self.before_wait()
         result = self.backend.result(flight.handle)
         self._relieved()
         self._reporter.begin_step(flight.step)

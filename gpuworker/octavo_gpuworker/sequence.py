@@ -38,6 +38,7 @@ class Sequence:
     """Those that wait for this one's prefill."""
     traceparent: str = ""
     request_id: str = ""
+    dispatch_us: int = 0
     admitted_ns: int = 0
     loaded_ns: int = 0
     """When the load that it waited for had ended."""
@@ -122,6 +123,7 @@ class Sequence:
             leader=self.seq,
             traceparent=self.traceparent,
             request_id=self.request_id,
+            dispatch_us=self.dispatch_us,
             admitted_ns=self.admitted_ns,
         )
 
@@ -168,6 +170,7 @@ def from_admit(order: AdmitOrder, now_ns: int) -> Sequence:
         wait_base=order.wait_base,
         traceparent=order.traceparent,
         request_id=order.request_id,
+        dispatch_us=order.dispatch_us,
         admitted_ns=order.received_ns or now_ns,
     )
     leader.siblings = [leader.sibling(sibling) for sibling in order.siblings]

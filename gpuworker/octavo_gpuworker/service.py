@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import socket
 import sys
@@ -112,6 +113,7 @@ class Worker:
             ),
             start_transfer=self._start_transfer,
             on_end=self._ended,
+            abort_transfer=self._abort_transfer,
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self.steps = StepLoop(self.engine, self._emit, self._died)
@@ -199,6 +201,7 @@ class Worker:
         limit_s = self._host.manifest.gpuworker.progress_timeout_s
         while True:
             await asyncio.sleep(min(1.0, limit_s / 4))
+            self.metrics.book()
             self._stuck = self.steps.stuck_for_s() > limit_s
             self._show_state()
 
@@ -219,9 +222,12 @@ class Worker:
     def _start_transfer(self, order: OffloadOrder | LoadOrder) -> None:
         self.transfers.start(order)
 
+    def _abort_transfer(self, xfer_id: int) -> None:
+        self.transfers.abort(xfer_id)
+
     def _emit(self, report: Report) -> None:
+        self.metrics.observe(report)  # before the link: what a scheduler has heard of, a scrape shows
         self.link.emit(report)
-        self._loop.call_soon_threadsafe(self.metrics.observe, report)
 
     def _ended(self, end: SequenceEnd) -> None:
         self._loop.call_soon_threadsafe(partial(self._record, end))
@@ -262,7 +268,7 @@ async def setup(host: Host) -> None:
         (pool.num_blocks - 1) * pool.block_tokens / worker.max_model_len,
     )
     await asyncio.to_thread(worker.warm_up)
-    profiles.attach(worker.worker_id, backend.name, backend.profiler)
+    profiles.attach(worker.worker_id, backend.name, backend.profiler, lambda: worker.engine.busy)
     worker.metrics.started("process", age_s)
     worker.metrics.started("weights", loaded - started)
     worker.metrics.started("warm_up", time.monotonic() - loaded)
@@ -271,3 +277,6 @@ async def setup(host: Host) -> None:
     )
     host.on_drain(worker.drain)
     host.spawn(worker.run(), "engine")
+    # what lives now lives to the end: a collection must not walk it while steps wait for the interpreter
+    gc.collect()
+    gc.freeze()

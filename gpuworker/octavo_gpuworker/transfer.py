@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -54,6 +55,7 @@ class Progress:
     deserialize_ns: int = 0
     lease: int = 0
     tier: str = ""
+    aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +159,27 @@ class Transfers:
         self._layout = layout
         self._post = post
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._begun: set[int] = set()  # offloads that the step thread has not come to yet
+        self._running: dict[int, tuple[asyncio.Task[None], Progress]] = {}
         self._copying: set[asyncio.Future[Any]] = set()
         self._handing_back: set[asyncio.Task[None]] = set()
         self._arena = ArenaLink(pool)
         self._channel = open_channel(address) if address else None
         self._store = kvstore_pb2_grpc.KvStoreServiceStub(self._channel) if self._channel else None  # type: ignore[no-untyped-call]
 
+    def begin(self, order: OffloadOrder) -> None:
+        """Begins an offload ahead of the step thread, which was given the order before; to be called on the loop."""
+        self._start(order, time.monotonic_ns())
+        self._begun.add(order.xfer_id)
+
     def start(self, order: OffloadOrder | LoadOrder) -> None:
-        """Begins a transfer; may be called from the step thread."""
+        """Begins a transfer unless it was begun; may be called from the step thread."""
         self._loop.call_soon_threadsafe(self._start, order, time.monotonic_ns())
+
+    def abort(self, xfer_id: int) -> None:
+        """Ends a transfer as soon as no copy of it runs, with what has come whole; may be called from the step thread."""
+        self._loop.call_soon_threadsafe(self._abort, xfer_id)
 
     async def quiesce(self) -> None:
         """Cancels what runs and waits until no copy touches the pool any more. What was cancelled is not told: its epoch is over."""
@@ -174,6 +187,7 @@ class Transfers:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        self._begun.clear()
         if self._copying:
             await asyncio.wait(set(self._copying))
 
@@ -200,14 +214,39 @@ class Transfers:
             await self._channel.close(None)
 
     def _start(self, order: OffloadOrder | LoadOrder, ordered_ns: int) -> None:
-        task = self._loop.create_task(self._run(order, ordered_ns))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if order.xfer_id in self._begun:
+            self._begun.discard(order.xfer_id)
+            return
+        progress = Progress()
+        task = self._loop.create_task(self._run(order, ordered_ns, progress))
+        self._tasks[task] = None
+        self._running[order.xfer_id] = task, progress
+        task.add_done_callback(partial(self._ended, order.xfer_id))
 
-    async def _run(self, order: OffloadOrder | LoadOrder, ordered_ns: int) -> None:
+    def _ended(self, xfer_id: int, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if self._running.get(xfer_id, (None,))[0] is task:  # a scheduler that was restarted counts from 1 again
+            del self._running[xfer_id]
+
+    def _abort(self, xfer_id: int) -> None:
+        if xfer_id in self._running:
+            task, progress = self._running[xfer_id]
+            if not progress.aborted:
+                progress.aborted = True
+                task.cancel()
+
+    async def _fence(self, progress: Progress) -> None:
+        """What was aborted may have a thread at its blocks still; what an epoch's end cuts off here is not told."""
+        try:
+            if self._copying:
+                await asyncio.wait(set(self._copying))
+        except asyncio.CancelledError:
+            self._later(self._unpin(progress.lease, set(self._copying)))
+            raise
+
+    async def _run(self, order: OffloadOrder | LoadOrder, ordered_ns: int, progress: Progress) -> None:
         """One transfer, and its end whatever became of it."""
-        began_ns = time.monotonic_ns()
-        progress = Progress(looked_up_ns=began_ns)
+        began_ns = progress.looked_up_ns = time.monotonic_ns()
         try:
             if isinstance(order, LoadOrder):
                 async with asyncio.timeout(limit_us(order) / 1e6):
@@ -220,11 +259,13 @@ class Transfers:
             log.debug("transfer %d ended after %d blocks: %r", order.xfer_id, progress.ok, error)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if progress.aborted and task is not None and task.uncancel() == 0:
+                await self._fence(progress)
+            elif task is None or task.cancelling():
                 self._later(self._unpin(progress.lease, set(self._copying)))
                 raise
-            # grpc.aio cancels a call whose request iterator raised; that must not pass for a cancelled transfer
-            log.error("transfer %d failed: its blocks could not be read", order.xfer_id)
+            else:  # grpc.aio cancels a call whose request iterator raised; that must not pass for a cancelled transfer
+                log.error("transfer %d failed: its blocks could not be read", order.xfer_id)
         except Exception:
             log.exception("transfer %d failed after %d blocks", order.xfer_id, progress.ok)
         lookup_us = (progress.looked_up_ns - began_ns) // 1000

@@ -9,10 +9,13 @@ PARTS: Final = (
     "tokenize",
     "queue",
     "retry",
+    "dispatch",
     "kv_load",
     "worker_wait",
     "prefill",
     "sample",
+    "report",
+    "relay",
     "detokenize",
     "transport",
 )

@@ -14,6 +14,10 @@ _STATE_OF = bytes((0, 2, 3, 4, 4, 4)) + bytes(250)
 """Sequences that hold a block (2: or more), plus 3 when a transfer does -> what `states` shows."""
 
 
+UNWRAPPED = 256
+"""Blocks that are put on the stack of free ones at once."""
+
+
 class OutOfBlocks(Exception):
     """More blocks were asked for than are free; a bug of the caller, which must look at `free_blocks` first."""
 
@@ -30,6 +34,7 @@ class BlockPool:
         "_debt",
         "_evict",
         "_free",
+        "_fresh",
         "_indexed",
         "_on_cached",
         "_pins",
@@ -37,6 +42,7 @@ class BlockPool:
         "_sequences",
         "_transfers",
         "cached_blocks",
+        "empty_blocks",
         "num_blocks",
     )
 
@@ -56,16 +62,19 @@ class BlockPool:
         self._pins: dict[int, int] = {}
         self._indexed = bytearray(num_blocks)
         self._cached = bytearray(num_blocks)
-        self._free = list(range(num_blocks - 1, 0, -1))
+        self._free: list[int] = []  # a stack
+        self._fresh = 1  # this block and those behind it were never given out: they lie below the stack
         self.cached_blocks = 0
         """Blocks that only the index holds."""
+        self.empty_blocks = num_blocks - 1
+        """Blocks that hold nothing: taking them costs no cached one."""
         self._retired: list[int] = []
         self._debt = 0  # to be retired as they come back
 
     @property
     def usable_blocks(self) -> int:
         """All blocks but the null block and what is retired, or will be once it is free."""
-        return self.num_blocks - 1 - self.retired_blocks
+        return self.num_blocks - 1 - len(self._retired) - self._debt
 
     @property
     def retired_blocks(self) -> int:
@@ -89,27 +98,33 @@ class BlockPool:
         back = min(count - forgiven, len(self._retired))
         for _ in range(back):
             self._free.append(self._retired.pop())
+        self.empty_blocks += back
         return forgiven + back
 
+    def _unwrap(self, count: int) -> None:
+        """Puts never-used blocks on the bottom of the stack until `count` are there, or all: a pool is large and used slowly."""
+        lack = count - len(self._free)
+        if lack > 0 and self._fresh < self.num_blocks:
+            end = min(self.num_blocks, self._fresh + max(lack, UNWRAPPED))
+            self._free[:0] = range(end - 1, self._fresh - 1, -1)
+            self._fresh = end
+
     def _pay_debt(self) -> None:
-        cached = min(self._debt - len(self._free), self.cached_blocks)
+        cached = min(self._debt - self.empty_blocks, self.cached_blocks)
         if cached > 0:
             self._evict(cached)
+        self._unwrap(self._debt)
         count = min(self._debt, len(self._free))
         if count:
             self._retired += self._free[-count:]
             del self._free[-count:]
+            self.empty_blocks -= count
             self._debt -= count
 
     @property
     def free_blocks(self) -> int:
         """Blocks that no sequence, transfer or pin holds; cached ones count."""
-        return len(self._free) + self.cached_blocks
-
-    @property
-    def empty_blocks(self) -> int:
-        """Blocks that hold nothing: taking them costs no cached one."""
-        return len(self._free)
+        return self.empty_blocks + self.cached_blocks
 
     @property
     def pinned_blocks(self) -> int:
@@ -124,9 +139,12 @@ class BlockPool:
         if count > len(free):
             if count > self.free_blocks:
                 raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
-            self._evict(count - len(free))
+            self._unwrap(count)
+            if count > len(free):
+                self._evict(count - len(free))
         taken = free[: -count - 1 : -1]
         del free[-count:]
+        self.empty_blocks -= count
         sequences = self._sequences
         for block in taken:
             sequences[block] = 1
@@ -163,13 +181,14 @@ class BlockPool:
 
     def drop_all(self, blocks: Iterable[int]) -> int:
         """A sequence's holds end, in this order; how many blocks came back. Raises ValueError on a double free."""
-        sequences, back = self._sequences, 0
+        sequences, transfers, pins, back = self._sequences, self._transfers, self._pins, 0
         for block in blocks:
             held = sequences[block] - 1
             if held < 0:
                 raise ValueError(f"block {block} has no sequence holder to drop")
             sequences[block] = held
-            if not held and self._settle(block):
+            if not (held or transfers[block] or block in pins):
+                self._let_go(block)
                 back += 1
         return back
 
@@ -207,22 +226,32 @@ class BlockPool:
 
     def hold_index(self, block: int) -> None:
         """The index holds `block` from now on, which someone else holds already."""
-        if self._indexed[block]:
-            raise ValueError(f"block {block} is indexed already")
-        if not self._is_held(block):
-            raise ValueError(f"block {block} is free and holds nothing to index")
-        self._indexed[block] = 1
+        self.hold_index_all((block,))
+
+    def hold_index_all(self, blocks: Iterable[int]) -> None:
+        """The index holds each of `blocks` from now on. Raises ValueError at the first that it holds, or that nobody does."""
+        indexed, sequences = self._indexed, self._sequences
+        for block in blocks:
+            if indexed[block]:
+                raise ValueError(f"block {block} is indexed already")
+            if not (sequences[block] or self._is_held(block)):
+                raise ValueError(f"block {block} is free and holds nothing to index")
+            indexed[block] = 1
 
     def adopt(self, blocks: list[int]) -> None:
         """Free blocks become cached: a restarted scheduler learns from a worker's Hello what they hold.
 
         Raises ValueError when one of them is not free. `on_cached` is not called.
         """
+        if not blocks:
+            return
+        self._unwrap(self.num_blocks)
         wanted = set(blocks)
         free = [block for block in self._free if block not in wanted]
         if len(self._free) - len(free) != len(blocks):
             raise ValueError("blocks: one of them is not free, or is given twice")
         self._free = free
+        self.empty_blocks -= len(blocks)
         for block in blocks:
             self._indexed[block] = self._cached[block] = 1
         self.cached_blocks += len(blocks)
@@ -235,6 +264,7 @@ class BlockPool:
         if not self._uncache(block):
             return False
         self._free.append(block)
+        self.empty_blocks += 1
         return True
 
     def is_cached(self, block: int) -> bool:
@@ -275,15 +305,20 @@ class BlockPool:
     def _settle(self, block: int) -> bool:
         if self._is_held(block):
             return False
+        self._let_go(block)
+        return True
+
+    def _let_go(self, block: int) -> None:
+        """Its last holder but the index is gone."""
         if self._indexed[block]:
             self._cached[block] = 1
             self.cached_blocks += 1
             self._on_cached(block)
         else:
             self._free.append(block)
+            self.empty_blocks += 1
         if self._debt:
             self._pay_debt()
-        return True
 
     def states(self) -> bytes:
         """One byte per usable block: 0 free, 1 cached or pinned, 2 held by a sequence, 3 by several, 4 by a transfer."""
@@ -295,8 +330,8 @@ class BlockPool:
     def check_integrity(self) -> list[str]:
         """Every block is in exactly one state and no count is off; returns what is wrong, in words."""
         wrong: list[str] = []
-        free = set(self._free)
-        if len(free) != len(self._free):
+        free = {*self._free, *range(self._fresh, self.num_blocks)}
+        if len(free) != self.empty_blocks:
             wrong.append("a block is twice in the free list")
         if 0 in free or self._sequences[0] or self._transfers[0] or self._indexed[0] or 0 in self._pins:
             wrong.append("the null block is in use")
@@ -325,7 +360,7 @@ class BlockPool:
             sequences.update(table)
         for table in transfer_blocks:
             transfers.update(table)
-        gone = set(self._free) | set(self._retired)
+        gone = {*self._free, *self._retired, *range(self._fresh, self.num_blocks)}
         return [
             block
             for block in range(1, self.num_blocks)

@@ -110,8 +110,10 @@ class Core:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
-        if isinstance(event, Submitted) and (arrived := cell.registry.find(event.tenant, event.request_id)) is not None:
-            prefetching.hint(cell, arrived)
+        if cell.fleet.stores and isinstance(event, Submitted):
+            arrived = cell.registry.find(event.tenant, event.request_id)
+            if arrived is not None:
+                prefetching.hint(cell, arrived)
         for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)
@@ -265,6 +267,8 @@ class Core:
         """Head first and no overtaking, except past requests that wait for something of their own."""
         for request in list(self.cell.arriving):
             self._admit_arriving(request)
+        if not len(self.cell.queue):
+            return
         jam = Jam(self.cell)
         with self.cell.queue.in_turn(self.cell.now_us) as turn:
             for request in turn:
@@ -279,6 +283,8 @@ class Core:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
         while waiting := request.waiting_choices():
+            if request.handoff is not None:
+                break  # its other choices fork where the prefill arrives
             if has_its_share(cell, request):
                 jam.hold_tenant(request)
                 break
@@ -288,7 +294,12 @@ class Core:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if plan.waits or placement.waits_for_join(cell, request, plan) or jam.over_share(request, plan):
+            if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
+                break
+            if jam.over_share(request, plan):
+                if pauses.yield_own(cell, plan.worker, request):
+                    continue
+                jam.hold_tenant(request)
                 break
             if not fits(plan, cell.policy, cell.history):
                 if pauses.review(cell, plan.worker, request) or self._make_room(plan):
@@ -319,11 +330,13 @@ class Core:
         """A request that another worker prefilled: it goes where its blocks are, once they are there."""
         if handoff.waits(self.cell, request):
             return
-        plan = placement.best_plan(self.cell, request)
-        if plan is not None and fits(plan, self.cell.policy, self.cell.history):
+        while request.waiting_choices():
+            plan = placement.best_plan(self.cell, request)
+            if plan is None or not fits(plan, self.cell.policy, self.cell.history):
+                return
             residency.admit(self.cell, plan)
-            del self.cell.arriving[request]
-            self.cell.queue.remove(request)
+            self.cell.arriving.pop(request, None)
+        self.cell.queue.remove(request)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class Driver:
         for epoch, orders in effects.orders:
             worker = self.workers.get(epoch)
             if worker is not None:
-                worker.send(orders)
+                worker.send(orders, self.core.cell.now_us)
         for store_id in effects.ask_inventory:
             store = self.stores.get(store_id)
             if store is not None:

@@ -12,6 +12,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any, TextIO, TypeVar
 
 from octavo_scheduler import events, orders
@@ -206,6 +207,10 @@ def _given(number: int, to_core: Callable[[], T]) -> T:
         ) from error
 
 
+def _handle(core: Core, event: Any) -> Effects:
+    return core.handle(from_plain(event))
+
+
 def replay(lines: Iterable[str]) -> Replay:
     """Feeds a new core what the log says and compares every order. Raises BadLog."""
     log = read_log(lines)
@@ -219,7 +224,7 @@ def replay(lines: Iterable[str]) -> Replay:
         if entry[0] == "event" and (len(entry) != 3 or not isinstance(entry[1], dict)):
             raise BadLog(f'event {result.events + 1}: must be ["event", event, orders]')
         if entry[0] == "event":
-            effects = _given(result.events + 1, lambda entry=entry: core.handle(from_plain(entry[1])))
+            effects = _given(result.events + 1, partial(_handle, core, entry[1]))
             result.events += 1
             result.orders += sum(len(batch) for _epoch, batch in effects.orders)
             logged = json.dumps(entry[2], separators=(",", ":"))
@@ -227,7 +232,7 @@ def replay(lines: Iterable[str]) -> Replay:
                 result.difference = f"event {result.events} ({entry[1]['']}): logged {logged}, replayed {given}"
                 return result
         elif entry[0] == "collect":
-            _given(result.events, lambda entry=entry: core.collect(entry[1]))
+            _given(result.events, partial(core.collect, entry[1]))
         elif entry[0] == "drain":
             core.drain()
         else:

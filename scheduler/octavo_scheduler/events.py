@@ -201,6 +201,8 @@ class FirstToken:
     chunks: int
     load_us: int = 0  # part of wait_us
     sample_us: int = 0  # part of prefill_us
+    dispatch_us: int = 0  # before it came to the worker
+    report_us: int = 0  # after prefill_us
 
 
 @dataclass(slots=True)
@@ -229,7 +231,6 @@ class Reported:
     orders_applied: int = 0  # of the epoch, when the live lists were made
     draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
     failed_allocations: int = 0
-    backed_blocks: int = 0  # of its pool, the null block included; 0: as before
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from octavo_scheduler.books.holding import Holding
 from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
@@ -26,6 +26,15 @@ QUIET_LEAST_US = 1_500_000
 """An idle worker reports once a second."""
 
 
+class Keeper(Protocol):
+    """Whose blocks stay while nothing of it runs."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    def __hash__(self) -> int: ...
+
+
 class Worker:
     """One worker in one epoch: everything dies with the epoch."""
 
@@ -33,7 +42,6 @@ class Worker:
         "_budget",
         "_quiet_us",
         "_stuck_us",
-        "backed_blocks",
         "backlog",
         "batch_due_us",
         "batch_since_us",
@@ -80,6 +88,7 @@ class Worker:
         "says_leaving",
         "sequences",
         "slots",
+        "stalled_us",
         "starved",
         "steps",
         "store_id",
@@ -98,7 +107,6 @@ class Worker:
         self.labels = frozenset(hello.labels)
         self.closed_until_us = 0  # after a failed allocation nothing is admitted until then
         self.recovers_us = 0
-        self.backed_blocks = 0  # usable blocks that the worker says it can back; 0: all
         self.block_tokens = hello.block_tokens
         self.block_bytes = hello.block_bytes
         self.max_seqs = min(policy.max_num_seqs, hello.max_num_seqs)
@@ -121,6 +129,9 @@ class Worker:
         self.backlog = 0  # tokens that running sequences have still to prefill
         self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0
+        self.stalled_us = (
+            0.0  # what decodes stood still for beside prefills, in gaps that missed their target; over all, ever
+        )
         self.evicted = 0  # cached blocks taken for others, since the last report
         self.evictions = dict.fromkeys(EVICTIONS, 0)  # the same by what they made room for, since the worker joined
         self.draining = False
@@ -130,7 +141,7 @@ class Worker:
         self.preempting: set[int] = set()
         self.promised: dict[Request, int] = {}  # blocks for what other workers prefill for this one
         self.offloads_in_flight = 0
-        self.kept: dict[object, list[int]] = {}  # blocks of clients that paused, by their pause
+        self.kept: dict[Keeper, list[int]] = {}  # blocks of clients that paused, by their pause
         self.pace = Pace(policy.max_num_batched_tokens)
         self.batch_due_us = -1  # when it begins a batch that is not full (policies/joining.py)
         self.batch_since_us = -1  # when the first of the sequences that run now was seated on an idle worker
@@ -170,15 +181,23 @@ class Worker:
 
     def take(self, count: int, why: str) -> list[int]:
         """`count` free blocks for a sequence; cached ones that go for it are booked under `why`. Raises OutOfBlocks."""
-        return self.fork([], 0, count, why)
+        before = self.evicted
+        blocks = self.pool.take(count)
+        if self.evicted != before:
+            self._booked(before, why)
+        return blocks
+
+    def _booked(self, before: int, why: str) -> None:
+        taken = self.evicted - before
+        self.evictions["shrink"] -= taken
+        self.evictions[why] += taken
 
     def fork(self, table: list[int], shared: int, own: int, why: str) -> list[int]:
         """BlockPool.fork, booked as `take` is."""
         before = self.evicted
-        blocks = self.pool.fork(table, shared, own) if shared else self.pool.take(own)
-        if taken := self.evicted - before:
-            self.evictions["shrink"] -= taken
-            self.evictions[why] += taken
+        blocks = self.pool.fork(table, shared, own)
+        if self.evicted != before:
+            self._booked(before, why)
         return blocks
 
     def all_evictions(self) -> dict[str, int]:
@@ -335,12 +354,14 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_shapes", "gateways", "stores", "version", "workers")
+    __slots__ = ("_accepting", "_longest", "_shapes", "gateways", "splits", "stores", "version", "workers")
 
     def __init__(self) -> None:
-        self._shapes: list[Shape] | None = None
+        self._shapes: dict[str, list[Shape]] = {}  # by pool
+        self._longest = -1
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self.version = 0  # counts what `changed` was told
+        self.splits = False  # a worker only prefills for others
         self.workers: dict[int, Worker] = {}  # by epoch
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
@@ -367,6 +388,17 @@ class Fleet:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
 
+    def owe(self, deliveries: list[Delivery], woken: set[int]) -> None:
+        """`touch` for deliveries of live requests at once, in this order."""
+        if len(self.gateways) == 1:
+            (gateway,) = self.gateways.values()
+            gateway.dirty.update(dict.fromkeys(deliveries))
+            woken.add(gateway.connection)
+            return
+        for delivery in deliveries:
+            self.gateways[delivery.gateway].dirty[delivery] = None
+            woken.add(delivery.gateway)
+
     def by_name(self, worker_id: str) -> Worker | None:
         """The worker of that name, if it is connected."""
         return next((worker for worker in self.workers.values() if worker.worker_id == worker_id), None)
@@ -386,16 +418,25 @@ class Fleet:
         """Those of `accepting` that are healthy, and whose admission no failed allocation has closed."""
         return [worker for worker in self.accepting(pool) if worker.healthy and worker.closed_until_us <= now_us]
 
-    def shapes(self) -> list[Shape]:
-        """The different shapes among the workers that accept; few, however many workers there are."""
-        if self._shapes is None:
-            self._shapes = list(dict.fromkeys(worker.shape() for worker in self.accepting()))
-        return self._shapes
+    def shapes(self, pool: str = "") -> list[Shape]:
+        """The different shapes among the workers that accept, of one pool or of all; few, however many workers there are."""
+        known = self._shapes.get(pool)
+        if known is None:
+            known = self._shapes[pool] = list(dict.fromkeys(worker.shape() for worker in self.accepting(pool)))
+        return known
+
+    def longest_context(self) -> int:
+        """The largest max_model_len among the workers that accept; 0 without one."""
+        if self._longest < 0:
+            self._longest = max((shape.max_model_len for shape in self.shapes()), default=0)
+        return self._longest
 
     def changed(self) -> None:
         """A worker came, left or began to drain."""
-        self._shapes = None
+        self._shapes.clear()
+        self._longest = -1
         self._accepting.clear()
+        self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.version += 1
 
     def max_request_blocks(self) -> int:

@@ -79,6 +79,13 @@ class Load:
 
 
 @dataclass(slots=True)
+class Abort:
+    """End this transfer as soon as its copy can be fenced."""
+
+    xfer_id: int
+
+
+@dataclass(slots=True)
 class Label:
     block_ids: list[int]
     keys: list[bytes]
@@ -105,7 +112,7 @@ class Leave:
     """Say in every report that you drain, and end with this stream."""
 
 
-Order = Admit | Grant | Stop | Offload | Load | Label | Update | StepPolicy | Leave
+Order = Admit | Grant | Stop | Offload | Load | Abort | Label | Update | StepPolicy | Leave
 
 
 @dataclass(slots=True)

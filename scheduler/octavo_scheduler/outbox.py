@@ -46,6 +46,8 @@ class Times:
     first_token_us: int = 0
     retry_us: int = 0
     sample_us: int = 0
+    dispatch_us: int = 0
+    report_us: int = 0
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class Update:
     cached_by_tier: dict[str, int] = field(default_factory=dict)
     times: Times | None = None
     cost: Cost | None = None
+    first_token_us: int = -1  # when the request's first token was reported; set while a choice's first token is owed
     cancel: CancelAnswer | None = None
     pause: str | None = None  # keep, offload, drop, later; empty: unknown request
     attempt: int = 1
@@ -122,6 +125,8 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
         update.cached_by_tier = request.cached_by_tier
         update.times = times_of(request)
         update.cost = request.cost
+        if request.told_device_us < 0:
+            request.told_device_us = request.cost.device_us
         delivery.finished_sent = True
     return left
 
@@ -135,6 +140,8 @@ def _fill_choice(delivery: Delivery, choice: Choice, update: Update, limit: int)
         logprobs = choice.logprobs[start:end] if choice.logprobs is not None else []
         update.tokens.append(TokensUpdate(choice.index, start, choice.output[start:end], logprobs))
         delivery.sent[choice.index] = end
+        if not start:
+            update.first_token_us = choice.request.first_token_us
     ended = choice.phase is Phase.DONE and choice.finish_reason
     # >=: a stop string may have cut the output below what was sent
     if ended and not delivery.finish_sent[choice.index] and max(start, end) >= len(choice.output):
@@ -158,4 +165,6 @@ def times_of(request: Request) -> Times:
         first_token_us=max(0, first_us - request.submitted_us) if first_us >= 0 else 0,
         retry_us=max(0, request.seated_us - request.admitted_us),
         sample_us=request.sample_us,
+        dispatch_us=request.dispatch_us,
+        report_us=request.report_us,
     )

@@ -40,18 +40,18 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     """
     group = next_group(request.waiting_choices())
     if request.sized_for != cell.fleet.version:
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group))
+        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool)
         if never:
             lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
             return None
         request.sized_for = cell.fleet.version
     accepting = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
-    if not any(worker.free_slots for worker in accepting):
+    if not _has_slot(accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
     if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
         keys = []
-    serving, sources = split_roles(accepting)
+    serving, sources = split_roles(accepting) if cell.fleet.splits else (accepting, [])
     size = (len(request.prompt), request.max_tokens, len(group))
     if sources and not any(can_ever_hold(worker.shape(), *size) for worker in serving):
         serving, sources = sources, []  # too large for every pool that decodes: a prefill worker serves it whole
@@ -60,23 +60,29 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
         return plan
     if plan is not None and plan.worker.role == BOTH and not cell.uses("handoff", request):
         return plan
-    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group, keys))
+    handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group[:1], keys))
     if handed is None:
         return None if waits_for_credit(cell, plan, sources, serving) else plan
     return handed if pays(cell, plan, handed) else plan
+
+
+def _has_slot(workers: list[Worker]) -> bool:
+    for worker in workers:
+        if worker.free_slots:
+            return True
+    return False
 
 
 def _best_on(
     cell: Cell, request: Request, accepting: list[Worker], group: list[Choice], keys: list[bytes]
 ) -> Plan | None:
     """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
-    if not any(worker.free_slots for worker in accepting):
+    if not _has_slot(accepting):
         return None
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)
     routed = cell.uses("routing", request)
-    rated = _rated(cell, accepting, keys if routed else [], group[0].length)
-    most = max([cached for _cost_us, _at, cached in rated])
+    rated, most = _rated(cell, accepting, keys if routed else [], group[0].length)
     elsewhere = _elsewhere(accepting, rated) if most else (0.0, 0.0)
     first: Plan | None = None
     first_us = 0.0
@@ -141,21 +147,26 @@ def _elsewhere(workers: list[Worker], rated: list[Rating]) -> tuple[float, float
     return rated[idle][0], holder[0]
 
 
-def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) -> list[Rating]:
-    """One rating per worker. Most hold nothing of the prompt: those are quick to rate."""
+def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) -> tuple[list[Rating], int]:
+    """One rating per worker, and the most blocks that one has. Most hold nothing of the prompt: those are quick to rate."""
     first = keys[0] if keys else b""
-    budget = cell.policy.max_num_batched_tokens
+    budget = max(1, cell.policy.max_num_batched_tokens)
     blocks = blocks_for(length + 1, workers[0].block_tokens)
     rated: list[Rating] = []
+    most = 0
     for at, worker in enumerate(workers):
         if first in worker.index.block_of or first in worker.computing or worker.store_id:
-            rated.append(_rate(cell, worker, at, keys, length))
+            rating = _rate(cell, worker, at, keys, length)
+            most = max(most, rating[2])
         else:
-            cost_us = score_us(length, worker.backlog, len(worker.sequences), 0.0, worker.costs, budget)
+            costs, tokens = worker.costs, length + worker.backlog  # routing.score_us, in line: once per worker
+            chunk_us = costs.fixed_us + len(worker.sequences) * costs.decode_seq_us
+            cost_us = -(-tokens // budget) * chunk_us + tokens * costs.prefill_token_us
             if blocks > worker.pool.empty_blocks:
                 cost_us += pressure_us(worker, blocks)
-            rated.append((cost_us, at, 0))
-    return rated
+            rating = (cost_us, at, 0)
+        rated.append(rating)
+    return rated, most
 
 
 def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -> Rating:

@@ -10,6 +10,7 @@ sequences of lower priority give way to it, on the worker where that costs least
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from octavo_scheduler.admission import Plan, growth_of, is_protected, margin_blocks
@@ -49,9 +50,34 @@ def cost_to_bring_back(
     return BringBack(again_us, "recompute")
 
 
-def choose_victims(
-    worker: Worker, unmet: list[Sequence], policy: Policy, directory: Directory | None = None
-) -> list[Sequence]:
+def _no_directory(worker: Worker, request: Request) -> Directory | None:
+    return None
+
+
+DirectoryOf = Callable[[Worker, Request], Directory | None]
+"""The kvstore's directory for a victim of this request on a worker; None where it cannot be swapped, or may not be."""
+
+
+class Prices:
+    """What the victims of one decision cost to bring back, each computed once: by it they are chosen, stopped and booked."""
+
+    __slots__ = ("_directory_of", "_known", "_policy")
+
+    def __init__(self, policy: Policy, directory_of: DirectoryOf = _no_directory) -> None:
+        self._policy = policy
+        self._directory_of = directory_of
+        self._known: dict[Sequence, BringBack] = {}
+
+    def of(self, worker: Worker, sequence: Sequence) -> BringBack:
+        """The cheapest way that is open to this sequence."""
+        known = self._known.get(sequence)
+        if known is None:
+            directory = self._directory_of(worker, sequence.choice.request)
+            known = self._known[sequence] = cost_to_bring_back(worker, sequence, self._policy, directory)
+        return known
+
+
+def choose_victims(worker: Worker, unmet: list[Sequence], prices: Prices) -> list[Sequence]:
     """The sequences to stop so that `unmet` (each needs one block now) can go on; empty when releases are enough."""
     shortage = len(unmet) + worker.pool.debt - worker.pool.free_blocks - worker.pending_release()
     if shortage <= 0:
@@ -60,7 +86,7 @@ def choose_victims(
     protected = min(running, key=lambda item: (-item.choice.request.priority, item.rank), default=None)
     needy = set(unmet)
     victims: dict[Sequence, None] = {}
-    for candidate in cheapest_first(worker, running, policy, directory):
+    for candidate in cheapest_first(worker, running, prices):
         if shortage <= 0:
             break
         if candidate in victims:
@@ -77,18 +103,9 @@ def choose_victims(
     return list(victims)
 
 
-def cheapest_first(
-    worker: Worker, running: list[Sequence], policy: Policy, directory: Directory | None = None
-) -> list[Sequence]:
+def cheapest_first(worker: Worker, running: list[Sequence], prices: Prices) -> list[Sequence]:
     """In the order in which they are given up."""
-    return sorted(
-        running,
-        key=lambda item: (
-            item.choice.request.priority,
-            cost_to_bring_back(worker, item, policy, directory).us,
-            -item.rank,
-        ),
-    )
+    return sorted(running, key=lambda item: (item.choice.request.priority, prices.of(worker, item).us, -item.rank))
 
 
 def may_displace(request: Request, other: Request, policy: Policy) -> bool:
@@ -103,7 +120,7 @@ def may_displace(request: Request, other: Request, policy: Policy) -> bool:
 
 
 def cheapest_displacement(
-    request: Request, plans: list[Plan], policy: Policy, history: OutputHistory
+    request: Request, plans: list[Plan], policy: Policy, history: OutputHistory, prices: Prices
 ) -> tuple[Worker | None, list[Sequence]]:
     """Where, and whom to stop, so that one of `plans` fits at the least predicted cost; (None, []) when nobody may."""
     best: tuple[float, Worker | None, list[Sequence]] = (0.0, None, [])
@@ -111,14 +128,14 @@ def cheapest_displacement(
         worker = plan.worker
         if worker.preempting:  # a round is in flight: what it frees may be enough
             continue
-        victims = displaced(request, plan, policy, history)
-        cost_us = sum(cost_to_bring_back(worker, victim, policy).us for victim in victims)
+        victims = displaced(request, plan, policy, history, prices)
+        cost_us = sum(prices.of(worker, victim).us for victim in victims)
         if victims and (best[1] is None or cost_us < best[0]):
             best = (cost_us, worker, victims)
     return best[1], best[2]
 
 
-def displaced(request: Request, plan: Plan, policy: Policy, history: OutputHistory) -> list[Sequence]:
+def displaced(request: Request, plan: Plan, policy: Policy, history: OutputHistory, prices: Prices) -> list[Sequence]:
     """The cheapest running sequences of lower priority without which `plan` fits; empty when all together are too few."""
     worker, size = plan.worker, plan.worker.block_tokens
     running = worker.running()
@@ -131,7 +148,7 @@ def displaced(request: Request, plan: Plan, policy: Policy, history: OutputHisto
         return []
     lower = [item for item in running if may_displace(request, item.choice.request, policy)]
     victims: dict[Sequence, None] = {}
-    for candidate in cheapest_first(worker, lower, policy):
+    for candidate in cheapest_first(worker, lower, prices):
         members = [member for member in (candidate.group or (candidate,)) if not member.stopping]
         for member in members:
             if member not in victims:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
-from octavo_scheduler.books import entries
+from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import NOBODY, who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import charge
@@ -12,11 +12,11 @@ from octavo_scheduler.events import Reported, TransferDone
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
-from octavo_scheduler.moves import handoff
+from octavo_scheduler.moves import copies, handoff
 from octavo_scheduler.orders import Label
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.reach import note_missed
-from octavo_scheduler.request import NO_PARENT, Phase, Request, Sequence
+from octavo_scheduler.request import NO_PARENT, Delivery, Phase, Request, Sequence
 from octavo_scheduler.residency import end_hold, release
 from octavo_scheduler.tiers import Transfer
 
@@ -45,6 +45,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         transfer = worker.transfers.pop(done.xfer_id, None)
         if transfer is not None:
             _end_transfer(cell, worker, transfer, done, labels)
+    chunks.stalled(worker, report)
     context_tokens = _advance(cell, worker, report, labels)
     for finish in report.finishes:
         finished = worker.sequences.get(finish.seq)
@@ -66,6 +67,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             request.worker_wait_us = max(0, first.wait_us - first.load_us)
             request.prefill_us = first.prefill_us
             request.sample_us = first.sample_us
+            request.dispatch_us, request.report_us = first.dispatch_us, first.report_us
     for released in report.released:
         gone = worker.sequences.get(released.seq)
         if gone is not None:
@@ -76,8 +78,6 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         worker.orders.append(labels)
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
-    if report.backed_blocks:
-        memory.backed(cell, worker, report.backed_blocks)
     _count(cell, worker, report, context_tokens)
     if not worker.healthy and worker.is_well(cell.now_us):
         worker.healthy = cell.admission_due = True
@@ -91,45 +91,51 @@ def _at_its_end(sequence: Sequence) -> bool:
 
 
 def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int:
-    """Commits tokens slot by slot; returns the context tokens that were attended to, for the cost model."""
+    """Commits tokens slot by slot; returns the context tokens that were attended to, for the cost model.
+
+    Its loop runs once per sequence and report, and each object it touches is a miss of the CPU's cache: a calm sequence's
+    token touches few. What nearly no token needs stands in functions of its own.
+    """
     block_tokens = worker.block_tokens
-    slots, tokens, hungry = worker.slots, report.tokens, worker.hungry
-    gateways, woken, now_us = cell.fleet.gateways, cell.effects.dirty_gateways, cell.now_us
-    low_water = ahead_tokens(worker, cell.policy)
-    running = Phase.RUNNING
+    slots, tokens, hungry, now_us = worker.slots, report.tokens, worker.hungry, cell.now_us
+    seats, low_water, running = len(slots), ahead_tokens(worker, cell.policy), Phase.RUNNING
     if (told := sum(report.counts)) != len(tokens):
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
-    at = logprob_at = context = 0
+    at = logprob_at = 0
     advanced: list[Sequence] = []
     fresh: list[Sequence] = []
     prefilled: dict[int, int] = {}
+    owed: list[Delivery] = []
     for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
-        sequence = slots[slot] if slot < len(slots) else None
+        sequence = slots[slot] if slot < seats else None
         if sequence is None:
             raise ProtocolError(f"slot {slot} advanced and holds no sequence")
         covered = len(sequence.blocks) * block_tokens
-        if not sequence.computed_len <= computed <= covered:
+        before = sequence.computed_len
+        if not before <= computed <= covered:
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
+        advanced.append(sequence)
+        if sequence.calm and count == 1 and before < computed < (sequence.walked + 1) * block_tokens:
+            sequence.computed_len = computed
+            sequence.length = length = sequence.length + 1
+            sequence.output.append(tokens[at])
+            owed += sequence.deliveries
+            at += 1
+            if covered < length + low_water and covered < sequence.max_positions and not sequence.stopping:
+                hungry[sequence] = None
+            continue
         choice = sequence.choice
         request = choice.request
-        context += computed
         if sequence.first_token_us < 0:
-            # a sibling's prompt was computed by its leader
-            sibling = sequence.unpaid_blocks and not sequence.computed_len
-            prefilled[len(advanced)] = 1 if sibling else computed - sequence.computed_len
-            if sequence.join_base and computed > sequence.join_base and not sequence.wait_xfer:
-                prefilled[len(advanced)] -= sequence.join_tokens  # a load brought those
-                sequence.join_base = sequence.join_tokens = 0
-        advanced.append(sequence)
+            prefilled[len(advanced) - 1] = _prefilled(sequence, computed)
+            request.work_done = True
         sequence.computed_len = computed
-        request.work_done = True
         if count:
             sequence.length += count
             if sequence.first_token_us < 0:
                 sequence.first_token_us = now_us
-                if request.handoff is not None and sequence.handoff is None:
-                    handoff.arrived(cell, worker, sequence)
                 fresh.append(sequence)
+                _first_token(cell, worker, sequence)
             if choice.phase is running:
                 if count == 1:
                     choice.output.append(tokens[at])
@@ -137,20 +143,11 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
                     choice.output.extend(tokens[at : at + count])
                 if choice.logprobs is not None:
                     choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
-                if request.first_token_us < 0:
-                    request.first_token_us = now_us
                 request.losses = 0
-                for delivery in request.deliveries:  # Cell.touch, in line: once per token
-                    gateway = gateways.get(delivery.gateway)
-                    if gateway is not None and not delivery.finished_sent:
-                        gateway.dirty[delivery] = None
-                        woken.add(delivery.gateway)
+                owed += request.deliveries
             if request.logprobs >= 0:
                 logprob_at += count
             at += count
-            if sequence.group:
-                for member in sequence.group:
-                    member.group = ()
         if sequence.behind:
             worker.note_behind(sequence)
         if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
@@ -159,50 +156,106 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
                 handoff.advance(cell, worker, sequence)
         if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
             hungry[sequence] = None
+        sequence.calm = _is_calm(sequence)
+    if owed:
+        cell.fleet.owe(owed, cell.effects.dirty_gateways)
     for slot in report.starved:
-        sequence = slots[slot] if slot < len(slots) else None
-        if sequence is not None and not sequence.stopping:
-            worker.hungry[sequence] = None
-    charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled)
+        starved = slots[slot] if slot < seats else None
+        if starved is not None and not starved.stopping:
+            hungry[starved] = None
+    if not charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled):
+        cell.counters["untold_device_us"] += report.wall_us
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
-    worker.starved = len(report.starved)
-    cell.counters["starved_steps"] += bool(report.starved)
-    return context
+        chunks.first_token(cell, worker, sequence)
+    if report.starved or worker.starved:
+        worker.starved = len(report.starved)
+        cell.counters["starved_steps"] += bool(report.starved)
+    return sum(report.computed_len)
+
+
+def _is_calm(sequence: Sequence) -> bool:
+    """Until its next full block each token of it is only counted, delivered and charged."""
+    choice = sequence.choice
+    return (
+        choice.phase is Phase.RUNNING
+        and sequence.first_token_us >= 0
+        and choice.request.logprobs < 0
+        and not (sequence.behind or sequence.handoff is not None or sequence.group)
+    )
+
+
+def _prefilled(sequence: Sequence, computed: int) -> int:
+    """Positions that a sequence without a token computed itself on its way to `computed`."""
+    if sequence.unpaid_blocks and not sequence.computed_len:
+        return 1  # a sibling's prompt was computed by its leader
+    own = computed - sequence.computed_len
+    if sequence.join_base and computed > sequence.join_base and not sequence.wait_xfer:
+        own -= sequence.join_tokens  # a load brought those
+        sequence.join_base = sequence.join_tokens = 0
+    return own
+
+
+def _first_token(cell: Cell, worker: Worker, sequence: Sequence) -> None:
+    """The first token of a residency has come, and its prefill is over for whoever shares it."""
+    choice = sequence.choice
+    request = choice.request
+    if request.handoff is not None and sequence.handoff is None:
+        handoff.arrived(cell, worker, sequence)
+    if choice.phase is Phase.RUNNING and request.first_token_us < 0:
+        request.first_token_us = cell.now_us
+    for member in sequence.group:
+        member.group = ()
 
 
 def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: Label) -> None:
-    """Offers every block wholly below computed_len to the index."""
+    """Offers every block wholly below computed_len to the index: a chunk's at once where they end one of its runs."""
     if not cell.policy.prefix_cache:
         return
-    choice = sequence.choice
-    full = sequence.computed_len // worker.block_tokens
+    choice, size = sequence.choice, worker.block_tokens
+    full = sequence.computed_len // size
     while sequence.walked < full:
         at = sequence.walked
-        key = choice.key(at, worker.block_tokens)
-        if key is None:
+        keys = choice.keys(at, full, size)
+        if not keys:
             sequence.walked = full
             return
-        parent = choice.key(at - 1, worker.block_tokens) if at else None
+        parent = choice.key(at - 1, size) if at else None
         if parent is not None and parent not in worker.index:
             # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
             sequence.walked = at - 1
             continue
-        _index(cell, worker, choice.request, key, sequence.blocks[at], parent, labels)
-        if worker.computing.get(key) is sequence:
-            del worker.computing[key]
-            cell.admission_due = True
-        sequence.walked = at + 1
+        blocks = sequence.blocks[at:full]
+        if not worker.index.add_run(keys, blocks, parent, cell.now_us):
+            del keys[1:], blocks[1:]
+            if not worker.index.add(keys[0], blocks[0], parent, cell.now_us):
+                blocks = []
+        if blocks:
+            _label(cell, worker, choice.request, keys, blocks, parent, labels)
+        computing = worker.computing
+        for key in keys if computing else ():
+            if computing.get(key) is sequence:
+                del computing[key]
+                cell.admission_due = True
+        sequence.walked = at + len(keys)
 
 
-def _index(
-    cell: Cell, worker: Worker, request: Request, key: bytes, block: int, parent: bytes | None, labels: Label
+def _label(
+    cell: Cell,
+    worker: Worker,
+    request: Request,
+    keys: list[bytes],
+    blocks: list[int],
+    parent: bytes | None,
+    labels: Label,
 ) -> None:
-    if worker.index.add(key, block, parent, cell.now_us) and wishes.indexed(cell, worker, request, key, parent):
-        labels.block_ids.append(block)
-        labels.keys.append(key)
+    """Blocks of a chain were indexed: the worker is told their names, so that its Hello can bring them back."""
+    if wishes.indexed(cell, worker, request, keys, parent):
+        labels.block_ids += blocks
+        labels.keys += keys
         labels.parents.append(parent or NO_PARENT)
+        labels.parents += keys[:-1]
 
 
 def _index_loaded(cell: Cell, worker: Worker, transfer: Transfer, ok: int, labels: Label) -> None:
@@ -215,7 +268,8 @@ def _index_loaded(cell: Cell, worker: Worker, transfer: Transfer, ok: int, label
         return
     parent = choice.key(transfer.base_blocks - 1, worker.block_tokens) if transfer.base_blocks else None
     for block, key in zip(transfer.blocks[:ok], transfer.keys[:ok], strict=True):
-        _index(cell, worker, choice.request, key, block, parent, labels)
+        if worker.index.add(key, block, parent, cell.now_us):
+            _label(cell, worker, choice.request, [key], [block], parent, labels)
         parent = key
 
 
@@ -223,10 +277,11 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
     """A transfer's hold ends; a load moves the sequence's start to what really came."""
     ok = min(done.ok_blocks, len(transfer.blocks))
     directory = cell.fleet.directory_of(worker)
-    _learn_link(worker, transfer, done)
+    if not transfer.abandoned:
+        _learn_link(worker, transfer, done)
     own_fault = not any(source.first == 0 for source in transfer.sources)  # else a peer was asked for the first block
     late = cell.now_us - transfer.started_us >= cell.policy.load_limit_us
-    if directory is not None and not ok and late and own_fault:
+    if directory is not None and not ok and late and own_fault and not transfer.abandoned:
         directory.stuck(cell.now_us)
     if transfer.kind == "offload":
         worker.offloads_in_flight -= transfer.purpose == "write-behind"
@@ -243,13 +298,13 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         if transfer.sequence is not None:
             _end_load(cell, worker, transfer, transfer.sequence, done, ok)
         handoff.preloaded(cell, transfer, ok)
-        if directory is not None:
+        if directory is not None and not transfer.abandoned:
             note_missed(directory, cell.fleet.stores, transfer.sources, transfer.keys, ok, cell.now_us)
     for block in reversed(transfer.blocks):
         worker.pool.drop_transfer(block)
     cell.admission_due = True
-    if transfer.owner is not None:
-        end_hold(cell, transfer.owner)
+    if (owner := copies.ended(transfer)) is not None:
+        end_hold(cell, owner)
 
 
 def _end_load(cell: Cell, worker: Worker, transfer: Transfer, sequence: Sequence, done: TransferDone, ok: int) -> None:
@@ -325,10 +380,6 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
-        # what decodes would have stood still for, against the steps more and the prefill's wait for them
-        stood_ms = report.wall_us * prefill_share / 1000
-        beside_ms = report.wall_us * (1 - prefill_share) / 1000
-        cell.ledger.book("chunking", saved_ms=report.decode_seqs * stood_ms, cost_ms=beside_ms, entries=report.steps)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us

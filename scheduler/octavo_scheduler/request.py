@@ -83,6 +83,11 @@ class Cost:
     saved_tier_tokens: int = 0
     saved_sibling_tokens: int = 0
 
+    @property
+    def device_us(self) -> float:
+        """Device time over all phases."""
+        return self.prefill_us + self.decode_us + self.recompute_us
+
     def figures(self) -> dict[str, int]:
         """Under the names that messages, spans and metrics share, rounded."""
         return {
@@ -135,6 +140,18 @@ class Sequence:
     join_tokens: int = 0  # that the load brings, or has brought, behind join_base and that computed_len lacks
     load: LoadRecord | None = None
     tried: list[Tried] = field(default_factory=list)
+    cut: Cut | None = None
+    calm: bool = False  # it decodes, and nothing of it but its table and the index need be looked at (reports.py)
+    # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
+    output: array[int] = field(init=False, repr=False)
+    deliveries: list[Delivery] = field(init=False, repr=False)
+    cost: Cost = field(init=False, repr=False)
+    accounts: tuple[Account, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        request = self.choice.request
+        self.output, self.deliveries = self.choice.output, request.deliveries
+        self.cost, self.accounts = request.cost, request.accounts
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -164,6 +181,12 @@ class Choice:
         """Prompt + output tokens."""
         return len(self.request.prompt) + len(self.output)
 
+    def end(self) -> None:
+        """It is done: no further token is its own."""
+        self.phase = Phase.DONE
+        if self.sequence is not None:
+            self.sequence.calm = False
+
     def tokens(self) -> array[int]:
         """Prompt + output."""
         return self.request.prompt + self.output
@@ -181,6 +204,15 @@ class Choice:
             parent = chain[-1] if chain else self.request.namespace_root
             self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
         return self.output_keys[index - len(prompt_keys)]
+
+    def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
+        """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""
+        if self.key(end - 1, block_tokens) is None:
+            return []
+        prompt_keys, first = self.request.prompt_keys, len(self.request.prompt_keys)
+        if end <= first:
+            return prompt_keys[start:end]
+        return prompt_keys[start:] + self.output_keys[max(0, start - first) : end - first]
 
     def _slice(self, start: int, end: int) -> array[int]:
         prompt = self.request.prompt
@@ -213,6 +245,16 @@ class Tried(NamedTuple):
     used: bool
     without_us: float  # predicted from the admission to the first token without it
     said_us: float  # that it was said to save of that
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A prompt that does not fit into one step beside decodes: what the way that was not taken was predicted to cost."""
+
+    whole: bool  # it is not cut
+    whole_us: float  # from the admission to the first token without cutting
+    stall_us: float  # what decodes would then stand still for in gaps that miss their target, over all
+    stalled_from_us: float  # what the worker's decodes had stood for by its admission
 
 
 @dataclass(slots=True, eq=False)
@@ -269,7 +311,8 @@ class Request:
     resubmitted: bool = False
     choices: list[Choice] = field(default_factory=list)
     outcome: Outcome | None = None
-    holds: int = 0  # sequences and load transfers that still hold blocks
+    holds: int = 0  # sequences and transfers that still hold blocks
+    copies: dict[int, int] = field(default_factory=dict)  # its transfers: xfer_id -> epoch of the worker
     queued: bool = False
     queue_number: int = 0
     queue_key: QueueKey = ()
@@ -297,6 +340,8 @@ class Request:
     worker_wait_us: int = 0
     prefill_us: int = 0
     sample_us: int = 0
+    dispatch_us: int = 0
+    report_us: int = 0
     cached_by_tier: dict[str, int] = field(
         default_factory=dict
     )  # where cached_tokens came from: hbm, dram, nvme, queue
@@ -304,6 +349,7 @@ class Request:
     work_done: bool = False
     waiting_since_us: int = 0
     cost: Cost = field(default_factory=Cost)
+    told_device_us: float = -1.0  # device time in the cost that was told with its end; -1: nobody was told
     registered: bool = False  # the registry still names it
     pause: tuple[str, int] | None = None  # tool and expected microseconds (0: not said) of the pause after it
     resumes: tuple[str, str] | None = None  # until its admission: the turn that it continues
@@ -345,6 +391,8 @@ class Request:
 
     def waiting_choices(self) -> list[Choice]:
         """Choices that want a residency."""
+        if len(self.choices) == 1:
+            return self.choices[:] if self.choices[0].phase is Phase.WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
 
     def size_bytes(self) -> int:

@@ -6,19 +6,19 @@ from octavo.packing import pack_u32
 
 from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.batching import adjust_budget
-from octavo_scheduler.books import entries
+from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.books.path import NOTHING_TO_LOAD
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.costing import accrue, pass_on_shared
+from octavo_scheduler.costing import accrue, note_untold, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
 from octavo_scheduler.limits import hopeless, learn
-from octavo_scheduler.moves import handoff, pauses
+from octavo_scheduler.moves import copies, handoff, pauses, pieces
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
 from octavo_scheduler.policies.turns import prefill_turn
-from octavo_scheduler.preemption import cheapest_displacement, choose_victims, cost_to_bring_back
+from octavo_scheduler.preemption import Prices, cheapest_displacement, choose_victims
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.request import NO_PARENT, Choice, LoadRecord, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
@@ -29,12 +29,14 @@ def admit(cell: Cell, plan: Plan) -> None:
     worker, leader_choice = plan.worker, plan.choices[0]
     cell.touched[worker] = None
     request = leader_choice.request
-    worker.pool.share_all(plan.matched)
-    worker.index.hit(plan.matched, cell.now_us)
-    wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
+    if plan.matched:
+        worker.pool.share_all(plan.matched)
+        worker.index.hit(plan.matched, cell.now_us)
+        wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
-    prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
+    uncached = plan.uncached_tokens()
+    prefill_us = worker.costs.predict_prefill_us(uncached, cell.budget_alone)
     beside = worker.of_tenant[request.tenant]
     cached_len = len(plan.matched) * worker.block_tokens
     turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank)
@@ -48,6 +50,8 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.max_positions = leader.length
         worker.ungranted += leader.ungranted(worker.block_tokens)
     leader.forecast_start_us = forecast_us
+    if plan.target is None and not plan.load_keys:
+        chunks.begin(cell, worker, leader)
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
@@ -85,7 +89,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     )
     for sequence in (leader, *siblings):
         sequence.order_number = number
-    _book_admission(cell, plan, leader, cached_len)
+    _book_admission(cell, plan, leader, cached_len, uncached, prefill_us)
     if plan.target is not None:
         handoff.begin(cell, worker, plan.target, leader)
     else:
@@ -139,8 +143,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     cell.counters["loads_started"] += 1
     for block in blocks:
         worker.pool.hold_transfer(block)
-    worker.transfers[transfer.xfer_id] = transfer
-    leader.choice.request.holds += 1
+    copies.begin(worker, transfer, request)
     leader.wait_xfer = transfer.xfer_id
     path = plan.path or NOTHING_TO_LOAD
     leader.load = LoadRecord(path, cell.now_us, len(blocks))
@@ -154,10 +157,10 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
 
 def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
-    request = leader.choice.request
-    for key in request.prompt_keys[start_block : leader.length // worker.block_tokens]:
-        if key not in worker.computing and key not in worker.index:
-            worker.computing[key] = leader
+    computing, block_of = worker.computing, worker.index.block_of
+    for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
+        if key not in computing and key not in block_of:
+            computing[key] = leader
             leader.pending_keys.append(key)
 
 
@@ -168,7 +171,10 @@ def forget_computing(worker: Worker, sequence: Sequence) -> None:
     sequence.pending_keys = []
 
 
-def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -> None:
+def _book_admission(
+    cell: Cell, plan: Plan, leader: Sequence, cached_len: int, uncached: int, prefill_us: float
+) -> None:
+    """`uncached` tokens are to be prefilled, in `prefill_us` as predicted."""
     request = leader.choice.request
     first = request.admitted_us < 0
     if request.first_token_us < 0:
@@ -184,11 +190,9 @@ def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
             request.cached_by_tier["hbm"] = request.cached_tokens
-        prefill_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
         for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
             account.charge(prefill_us)
-        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens, len(request.prompt))
-        learn.from_admission(cell, request, plan.uncached_tokens())
+        learn.from_admission(cell, request, uncached)
         cell.fact(
             "queue",
             request,
@@ -203,8 +207,7 @@ def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -
         )
     elif request.handoff is None:
         reason = "worker-lost" if request.losses else "preempted"
-        lost_tokens = plan.uncached_tokens()
-        cell.counters["recomputed_tokens"] += lost_tokens
+        cell.counters["recomputed_tokens"] += uncached
         cell.fact(
             "preempted",
             request,
@@ -214,11 +217,10 @@ def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -
             reason=reason,
             worker_id=plan.worker.worker_id,
             attempt=request.attempts,
-            recomputed_tokens=lost_tokens,
+            recomputed_tokens=uncached,
             swapped=request.swapped,
         )
-        cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
-        cell.ledger.book("preemption", who_is(request), cost_ms=cost_us / 1000)
+        cell.ledger.book("preemption", who_is(request), cost_ms=prefill_us / 1000)
     else:
         return  # its blocks moved for a handoff, which books them
     cell.counters["prefix_hit_tokens"] += cached_len
@@ -240,6 +242,8 @@ def stop(cell: Cell, sequence: Sequence, reason: str) -> None:
     worker.hungry.pop(sequence, None)
     forget_computing(worker, sequence)
     worker.orders.append(Stop(sequence.seq, reason))
+    if sequence.wait_xfer:
+        copies.abandon(cell, worker, sequence.wait_xfer)
     cell.admission_due = True
 
 
@@ -250,12 +254,18 @@ def preempt_if_short(cell: Cell, worker: Worker, unmet: list[Sequence]) -> None:
         if worker.kept and shortage > 0:
             pauses.give_way(cell, worker, shortage)
             return  # what that frees is granted at the next report, or with the end of a copy
-        victims = choose_victims(worker, unmet, cell.policy, answering(cell, worker))
+        prices = _prices(cell)
+        victims = choose_victims(worker, unmet, prices)
         if not victims:
             # nobody may be stopped and nothing is on its way back: the last that can go is what only a pin keeps
             need = len(unmet) + worker.pool.debt - worker.pending_release()
             cell.counters["yielded_pin_blocks"] += yield_pins(worker, need)
-        _preempt(cell, worker, victims)
+        _preempt(cell, worker, victims, prices)
+
+
+def _prices(cell: Cell) -> Prices:
+    """Of one decision; a request that is to go without swaps is priced as a recompute."""
+    return Prices(cell.policy, lambda worker, request: answering(cell, worker) if cell.uses("swap", request) else None)
 
 
 def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
@@ -263,23 +273,23 @@ def displace_lower(cell: Cell, request: Request, plans: list[Plan]) -> None:
 
     Stops the ones that are cheapest to bring back; the request starts once they have let go.
     """
-    worker, victims = cheapest_displacement(request, plans, cell.policy, cell.history)
+    prices = _prices(cell)
+    worker, victims = cheapest_displacement(request, plans, cell.policy, cell.history, prices)
     if worker is not None:
         cell.counters["priority_preemptions"] += len(victims)
-        _preempt(cell, worker, victims)
+        _preempt(cell, worker, victims, prices)
 
 
-def _preempt(cell: Cell, worker: Worker, victims: list[Sequence]) -> None:
+def _preempt(cell: Cell, worker: Worker, victims: list[Sequence], prices: Prices) -> None:
     """Stops the victims. Each promises the blocks that it alone holds, and is held to it at its release."""
-    directory = answering(cell, worker)
     for victim in victims:
         worker.preempting.add(victim.seq)
-        swaps = cell.uses("swap", victim.choice.request)
-        if swaps and cost_to_bring_back(worker, victim, cell.policy, directory).how == "swap":
+        price = prices.of(worker, victim)
+        if price.how == "swap":
             victim.swap = victim.choice.request.swapped = True
             cell.counters["swaps"] += 1
         cell.counters["preemptions"] += 1
-        cell.counters["bring_back_predicted_us"] += cost_to_bring_back(worker, victim, cell.policy).us
+        cell.counters["bring_back_predicted_us"] += price.us
         victim.promised_blocks = worker.exclusive_blocks(victim)
         victim.choice.preemptions += 1
         request = victim.choice.request
@@ -301,13 +311,18 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     wishes.leave(cell, worker, sequence)
     if sequence.swap and request.live:
         swap_out(cell, worker, sequence)
-    elif sequence.handoff is not None and sequence.stopping == "handoff" and request.live:
+    elif sequence.handoff is not None and _goes_on(sequence):
         handoff.prefilled(cell, worker, sequence)
     offload = cell.fleet.directory_of(worker) if not sequence.swap else None
+    if offload is not None and not cell.uses("offload", request):
+        keys = (index.key_of(block) for block in sequence.blocks)
+        cell.withheld.add(key for key in keys if key is not None and key not in offload)
+        offload = None
     for at, block in enumerate(sequence.blocks if offload is not None and request.cache.goes_below else ()):
         key = index.key_of(block)
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
+            cell.withheld.discard(key)
             worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
     entries.rested(cell, worker, sequence)
@@ -327,11 +342,20 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     del worker.sequences[sequence.seq]
     worker.slots[sequence.slot] = None
     worker.free_slots.append(sequence.slot)
+    if sequence.handoff is not None:
+        pieces.ended(cell, worker)
     if request.handoff is not None and request not in cell.arriving:
         handoff.end(cell, request, "preempted")
     _unseat(cell, worker, sequence, "preempted")
     if request.pause is not None:
         pauses.begin(cell, request)
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    """A prefill for another worker has come to its first token, with which it has not ended, or not all of its choices."""
+    request = sequence.choice.request
+    others = sequence.stopping == "finished" and bool(request.waiting_choices())
+    return request.live and (sequence.stopping == "handoff" or others)
 
 
 def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
@@ -345,6 +369,7 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
     if not cell.running_priorities[request.priority]:
         del cell.running_priorities[request.priority]
     entries.unseated(cell, sequence)
+    chunks.end(cell, worker, sequence)
     accrue(sequence, worker.block_bytes, cell.now_us)
     pass_on_shared(sequence, worker.block_bytes, cell.now_us)
     cell.fact(
@@ -393,9 +418,10 @@ def end_hold(cell: Cell, request: Request) -> None:
 
 
 def settle(cell: Cell, request: Request) -> None:
-    """Answers the cancel of a request that holds nothing any more."""
+    """Closes the books of a request that holds nothing any more, and answers its cancel."""
     if request.holds or request.outcome is None:
         return
+    note_untold(cell, request)
     cancel = request.cancel
     if cancel is not None:
         request.cancel = None
@@ -435,8 +461,8 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     for transfer in worker.transfers.values():
         drop.arrived(cell, transfer)
         handoff.lost(transfer)
-        if transfer.owner is not None:
-            end_hold(cell, transfer.owner)
+        if (owner := copies.ended(transfer)) is not None:
+            end_hold(cell, owner)
     for sequence in list(worker.sequences.values()):
         request = sequence.choice.request
         if sequence.choice.phase is Phase.RUNNING:
@@ -448,6 +474,9 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     for request in touched:
         request.attempts += 1
         request.losses += 1
+        for choice in request.choices:
+            if choice.sequence is not None:
+                choice.sequence.calm = False  # its next token ends the count
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
     handoff.retarget(cell, worker)

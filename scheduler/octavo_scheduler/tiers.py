@@ -120,6 +120,7 @@ class Transfer:
     purpose: Purpose = "write-behind"
     request: Request | None = None  # it holds on until this ends
     handoff: Handoff | None = None
+    abandoned: bool = False  # its worker was told to end it: how far it came tells nothing of store and link
 
     @property
     def owner(self) -> Request | None:

@@ -12,9 +12,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
-from octavo_scheduler.outbox import Update
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
-from octavo_scheduler.request import Cost
 
 MAX_ORDERS_BYTES = 2 * 2**20
 """Orders of one message, well below the 4 MB limit."""
@@ -132,81 +130,6 @@ def write_store_order(order: orders.Forget | orders.Keep) -> pb.AttachStoreRespo
     return pb.AttachStoreResponse(forget=forget)
 
 
-def write_update(update: Update) -> Iterator[pb.RequestEvent]:
-    """The RequestEvents of one update, in order."""
-    name = update.request_id
-    if update.accepted:
-        accepted = pb.Accepted(attempt=update.attempt, max_tokens=update.max_tokens, degraded=update.degraded)
-        if update.attached_to is not None:
-            accepted.attached = True
-            accepted.gateway_state = update.attached_to.gateway_state
-            accepted.prompt_tokens = update.attached_to.prompt.tobytes()
-        yield pb.RequestEvent(request_id=name, accepted=accepted)
-    for part in update.tokens:
-        tokens = pb.Tokens(index=part.index, tokens=pack_u32(part.tokens))
-        setattr(tokens, "from", part.start)
-        for item in part.logprobs:
-            tokens.logprobs.add().MergeFromString(item)
-        yield pb.RequestEvent(request_id=name, tokens=tokens)
-    for end in update.ended:
-        choice = pb.ChoiceFinished(index=end.index, reason=end.reason, tokens=end.tokens, stop_token=end.stop_token)
-        yield pb.RequestEvent(request_id=name, choice_finished=choice)
-    if update.finished is not None:
-        yield pb.RequestEvent(request_id=name, finished=_finished(update))
-    if update.pause is not None:
-        yield pb.RequestEvent(request_id=name, pause_result=pb.PauseResult(decision=update.pause))
-    if update.cancel is not None:
-        answer = update.cancel
-        result = pb.CancelResult(
-            found=answer.found,
-            outcome=answer.outcome,
-            last_step=answer.last_step,
-            blocks_freed=answer.blocks_freed,
-            latency_us=answer.latency_us,
-            cost=write_cost(answer.cost) if answer.cost is not None else None,
-        )
-        yield pb.RequestEvent(request_id=name, cancel_result=result)
-
-
-def _finished(update: Update) -> pb.RequestFinished:
-    outcome = update.finished
-    if outcome is None:
-        raise ValueError("the update has no outcome")
-    finished = pb.RequestFinished(
-        outcome=outcome.outcome,
-        reason=outcome.reason,
-        message=outcome.message,
-        retry_after_us=outcome.retry_after_us,
-        cached_tokens=update.cached_tokens,
-        cached_by_tier=update.cached_by_tier,
-    )
-    if update.cost is not None:
-        finished.cost.CopyFrom(write_cost(update.cost))
-    times = update.times
-    if times is not None:
-        finished.times.CopyFrom(
-            pb.RequestTimes(
-                queue_us=times.queue_us,
-                kv_load_us=times.kv_load_us,
-                worker_wait_us=times.worker_wait_us,
-                prefill_us=times.prefill_us,
-                decode_us=times.decode_us,
-                scheduler_us=times.scheduler_us,
-                preemptions=times.preemptions,
-                attempts=times.attempts,
-                first_token_us=times.first_token_us,
-                retry_us=times.retry_us,
-                sample_us=times.sample_us,
-            )
-        )
-    return finished
-
-
-def write_cost(cost: Cost) -> pb.RequestCost:
-    """A request's cost."""
-    return pb.RequestCost(**cost.figures())
-
-
 # -- worker --------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +195,6 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         decode_seqs=message.decode_seqs,
         draining=message.draining,
         failed_allocations=message.failed_allocations,
-        backed_blocks=message.backed_blocks,
     )
     if not len(report.slots) == len(report.counts) == len(report.computed_len):
         raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")
@@ -298,7 +220,16 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         ]
     if message.first_tokens:
         report.first_tokens = [
-            events.FirstToken(item.seq, item.wait_us, item.prefill_us, item.chunks, item.load_us, item.sample_us)
+            events.FirstToken(
+                item.seq,
+                item.wait_us,
+                item.prefill_us,
+                item.chunks,
+                item.load_us,
+                item.sample_us,
+                item.dispatch_us,
+                item.report_us,
+            )
             for item in message.first_tokens
         ]
     if message.logprobs:
@@ -364,6 +295,8 @@ def write_order(order: orders.Order) -> wpb.Order:
                 ],
             )
             return wpb.Order(load=load)
+        case orders.Abort():
+            return wpb.Order(abort=wpb.Abort(xfer_id=order.xfer_id))
         case orders.Update():
             update = wpb.Update(seq=order.seq, rank=order.rank, paused=order.paused, draft_len=order.draft_len)
             return wpb.Order(update=update)

@@ -110,7 +110,7 @@ async def staged(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stag
 
 async def test_a_calm_request_adds_up_and_waits_for_nothing(staged: Staged) -> None:
     ttft = await staged.ttft(await staged.ask("Once upon a time", 4))
-    assert ttft.parts["prefill"] > 0
+    assert min(ttft.parts[name] for name in ("prefill", "dispatch", "report", "relay", "detokenize")) > 0
     assert ttft.parts["retry"] == ttft.parts["kv_load"] == 0
     assert max(ttft.parts["queue"], ttft.parts["tokenize"]) < STALL_MS
 

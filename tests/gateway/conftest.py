@@ -95,9 +95,22 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     def accept(self, request_id: str, **given: Any) -> None:
         self.send(scheduler_pb2.RequestEvent(request_id=request_id, accepted=scheduler_pb2.Accepted(**given)))
 
-    def tokens(self, request_id: str, ids: Sequence[int], start: int = 0, index: int = 0, logprobs: Any = ()) -> None:
-        tokens = scheduler_pb2.Tokens(index=index, tokens=pack_u32(ids), logprobs=logprobs, **{"from": start})
+    def tokens(
+        self,
+        request_id: str,
+        ids: Sequence[int],
+        start: int = 0,
+        index: int = 0,
+        logprobs: Any = (),
+        relay_us: int = 0,
+    ) -> None:
+        tokens = scheduler_pb2.Tokens(index=index, tokens=pack_u32(ids), logprobs=logprobs, relay_us=relay_us)
+        setattr(tokens, "from", start)
         self.send(scheduler_pb2.RequestEvent(request_id=request_id, tokens=tokens))
+
+    def runs(self, runs: scheduler_pb2.TokenRuns) -> None:
+        message = scheduler_pb2.AttachGatewayResponse(events=scheduler_pb2.RequestEvents(runs=runs))
+        self._outbox.put_nowait(message)
 
     def choice_finished(
         self, request_id: str, reason: str, tokens: int = 0, index: int = 0, stop_token: int = 0

@@ -16,15 +16,18 @@ from octavo.v1 import scheduler_pb2
 from octavo_gateway.ttft import Measured, TtftParts, decompose
 
 CALM = Measured(
-    total=10_000, before_submit=500, tokenize=300, lost_scheduler=0, queue=1000, retry=0, kv_load=0, worker_wait=200,
-    prefill=6000, sample=400, detokenize=50,
+    total=10_000, before_submit=500, send=30, tokenize=300, lost_scheduler=0, queue=1000, retry=0, dispatch=60, kv_load=0,
+    worker_wait=200, prefill=6000, sample=400, report=70, relay=80, detokenize=50,
 )  # fmt: skip
 
 
 def test_each_duration_lands_in_its_part() -> None:
     parts, overlap = decompose(CALM)
     assert overlap == 0 and parts.total_us == 10_000
-    assert parts == TtftParts(200, 300, 1000, 0, 0, 200, 5600, 400, 50, 2250)
+    assert parts == TtftParts(
+        gateway_us=230, tokenize_us=300, queue_us=1000, dispatch_us=60, worker_wait_us=200, prefill_us=5600, sample_us=400,
+        report_us=70, relay_us=80, detokenize_us=50, transport_us=2010,
+    )  # fmt: skip
     assert parts.largest() == "prefill"
 
 
@@ -32,12 +35,16 @@ def test_each_duration_lands_in_its_part() -> None:
     ("field", "part"),
     [
         ("before_submit", "gateway"),
+        ("send", "gateway"),
         ("queue", "queue"),
         ("retry", "retry"),
         ("lost_scheduler", "retry"),
+        ("dispatch", "dispatch"),
         ("kv_load", "kv_load"),
         ("worker_wait", "worker_wait"),
         ("prefill", "prefill"),
+        ("report", "report"),
+        ("relay", "relay"),
         ("detokenize", "detokenize"),
         ("total", "transport"),
     ],
@@ -51,14 +58,15 @@ def test_a_stall_of_200_ms_shows_in_its_own_part_alone(field: str, part: str) ->
     assert parts.largest() == part
 
 
-@given(st.lists(st.integers(0, 10**7), min_size=8, max_size=8), st.integers(0, 10**6), st.integers(0, 10**6))
+@given(st.lists(st.integers(0, 10**7), min_size=12, max_size=12), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_parts_of_what_contains_them_add_up_and_none_is_negative(
     durations: list[int], sample: int, tokenize: int
 ) -> None:
-    gateway, lost, queue, retry, load, wait, prefill, text = durations
+    gateway, send, lost, queue, retry, dispatch, load, wait, prefill, report, relay, text = durations
     measured = Measured(
-        total=0, before_submit=gateway + tokenize, tokenize=tokenize, lost_scheduler=lost, queue=queue, retry=retry,
-        kv_load=load, worker_wait=wait, prefill=prefill + sample, sample=sample, detokenize=text,
+        total=0, before_submit=gateway + tokenize, send=send, tokenize=tokenize, lost_scheduler=lost, queue=queue, retry=retry,
+        dispatch=dispatch, kv_load=load, worker_wait=wait, prefill=prefill + sample, sample=sample, report=report,
+        relay=relay, detokenize=text,
     )  # fmt: skip
     total = sum(durations) + sample + tokenize + 77
     parts, overlap = decompose(replace(measured, total=total))
@@ -68,7 +76,7 @@ def test_parts_of_what_contains_them_add_up_and_none_is_negative(
 
 def test_an_overlap_is_told_and_never_a_negative_part() -> None:
     parts, overlap = decompose(replace(CALM, total=5000))
-    assert parts.transport_us == 0 and overlap == parts.total_us - 5000 == 2750
+    assert parts.transport_us == 0 and overlap == parts.total_us - 5000 == 2990
 
 
 def times(**given: int) -> dict[str, Any]:
@@ -86,7 +94,7 @@ async def ask(stack: Any, before_tokens_s: float = 0.0, **travelled: int) -> tup
         submit = await stack.scheduler.next("submit")
         stack.scheduler.accept(submit.request_id, attempt=1)
         await asyncio.sleep(before_tokens_s)
-        stack.scheduler.tokens(submit.request_id, stack.ids("ab"))
+        stack.scheduler.tokens(submit.request_id, stack.ids("ab"), relay_us=1300)
         stack.scheduler.choice_finished(submit.request_id, "length", 2)
         stack.scheduler.finish(submit.request_id, cached_tokens=1, cached_by_tier={"dram": 1}, **times(**travelled))
 
@@ -105,12 +113,15 @@ async def test_the_client_and_the_span_get_parts_that_add_up(stack: Any) -> None
         worker_wait_us=100,
         prefill_us=9000,
         sample_us=500,
+        dispatch_us=1100,
+        report_us=1200,
         first_token_us=20_000,
     )
     values = {name: getattr(parts, f"{name}_us") for name in PARTS}
     assert abs(sum(values.values()) - first_us) <= 1000
     assert (values["queue"], values["kv_load"], values["prefill"], values["sample"]) == (2000, 3000, 8500, 500)
-    assert values["transport"] > 0
+    assert (values["dispatch"], values["report"], values["relay"]) == (1100, 1200, 1300)
+    assert min(values["transport"], values["gateway"], values["detokenize"]) > 0
     (request,) = [span for span in stack.spans.get_finished_spans() if span.name == "request"]
     for name, value in values.items():
         assert request.attributes[f"octavo.ttft.{name}_us"] == value

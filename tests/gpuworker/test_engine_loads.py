@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from octavo.step import StepBudget
 from octavo_gpuworker.engine import LoadedBlock
-from octavo_gpuworker.orders import GrantOrder, LabelOrder, LoadOrder, OffloadOrder, StopOrder, TransferDone
+from octavo_gpuworker.orders import AbortOrder, GrantOrder, LabelOrder, LoadOrder, OffloadOrder, StopOrder, TransferDone
 
 from tests.gpuworker.conftest import alone, prompt_of
 
@@ -92,6 +92,18 @@ def test_a_load_outlives_its_sequence(make_rig) -> None:
     rig.post(TransferDone(7, 0))
     (report,) = rig.step(force=False)
     assert [done.xfer_id for done in report.transfers_done] == [7]
+
+
+def test_an_abort_is_passed_on_while_its_transfer_runs(make_rig) -> None:
+    rig = make_rig()
+    aborted: list[int] = []
+    rig.engine._abort_transfer = aborted.append
+    rig.post(AbortOrder(7), LoadOrder(7, [b"k" * 32], [5], 0), AbortOrder(7))
+    rig.step()
+    assert aborted == [7], "one for a transfer that is not known changes nothing"
+    rig.post(TransferDone(7, 0), AbortOrder(7))
+    rig.step()
+    assert aborted == [7]
 
 
 def test_an_admit_that_waits_for_an_unknown_load_prefills(make_rig) -> None:

@@ -230,6 +230,56 @@ async def test_a_load_ends_within_its_limit(bench, store, mode, ok) -> None:
     assert 0.14 < time.monotonic() - began < 5, "limit_us, not the default of a second or the server's minute"
 
 
+async def test_an_aborted_load_ends_at_once_with_what_has_come(bench, store, pool) -> None:
+    await bench.run(OffloadOrder(1, [1, 2, 3, 4], KEYS[:4]))
+    store.mode, store.after = "hangs", 2
+    bench.transfers.start(LoadOrder(2, KEYS[:4], [11, 12, 13, 14], 60_000_000))
+    await asyncio.wait_for(store.hanging.wait(), 10)
+    while sum(isinstance(item, LoadedBlock) for item in bench.posted) < 2:
+        await asyncio.sleep(0.01)
+    bench.transfers.abort(2)
+    bench.transfers.abort(2)
+    done = await asyncio.wait_for(bench.ended.get(), 10)
+    assert (done.xfer_id, done.ok_blocks) == (2, 2)
+    assert [pool.read_block(block) for block in (11, 12)] == [pool.read_block(block) for block in (1, 2)]
+    for _ in range(100):
+        if store.unpinned and not bench.transfers._tasks:
+            break
+        await asyncio.sleep(0.02)
+    assert store.unpinned == [5] and not bench.transfers._running, "its lease is given back, and it is told once"
+    assert bench.ended.empty()
+    bench.transfers.abort(2)
+    bench.transfers.abort(77)
+    store.mode = ""
+    assert (await bench.run(LoadOrder(3, KEYS[:4], [11, 12, 13, 14], 0))).ok_blocks == 4
+
+
+async def test_an_offload_that_was_begun_ahead_of_the_step_thread_runs_once(bench, store) -> None:
+    order = OffloadOrder(1, [1, 2], KEYS[:2])
+    bench.transfers.begin(order)
+    assert (await asyncio.wait_for(bench.ended.get(), 10)).ok_blocks == 2
+    bench.transfers.start(order)
+    await asyncio.sleep(0.05)
+    assert bench.ended.empty() and len(store.puts) == 2 and not bench.transfers._begun
+    assert (await bench.run(OffloadOrder(2, [3], KEYS[2:3]))).ok_blocks == 1
+
+
+async def test_an_epoch_that_ends_during_an_abort_is_not_told_of_it(bench, store) -> None:
+    await bench.run(OffloadOrder(1, [1, 2, 3, 4], KEYS[:4]))
+    store.mode, store.after = "hangs", 2
+    bench.transfers.start(LoadOrder(2, KEYS[:4], [11, 12, 13, 14], 60_000_000))
+    await asyncio.wait_for(store.hanging.wait(), 10)
+    copying = asyncio.get_running_loop().create_future()
+    bench.transfers._copying.add(copying)  # a thread that is at its blocks
+    bench.transfers.abort(2)
+    await asyncio.sleep(0.05)
+    assert bench.ended.empty(), "not before no thread touches them"
+    asyncio.get_running_loop().call_later(0.05, copying.set_result, None)
+    await bench.transfers.quiesce()
+    bench.transfers._copying.discard(copying)
+    assert bench.ended.empty() and not bench.transfers._tasks
+
+
 async def test_a_refused_block_is_not_claimed(bench, store) -> None:
     store.refuse = 1
     done = await bench.run(OffloadOrder(1, [1, 2, 3], KEYS[:3]))

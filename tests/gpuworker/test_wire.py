@@ -9,6 +9,7 @@ from octavo.packing import pack_keys, pack_u32, unpack_u32
 from octavo.v1 import worker_pb2 as pb
 from octavo.v1.kvstore_pb2 import BlockSource
 from octavo_gpuworker.orders import (
+    AbortOrder,
     AdmitOrder,
     FirstToken,
     GrantOrder,
@@ -52,6 +53,7 @@ def test_every_kind_of_order_in_order() -> None:
                 sources=[BlockSource(store_id="far", first=1, count=1)],
             )
         ),
+        pb.Order(abort=pb.Abort(xfer_id=6)),
         pb.Order(prepare=pb.Prepare(resource_id="r")),
         pb.Order(step_policy=pb.StepPolicy(budget_with_decodes=10, budget_alone=20, max_seqs=30)),
         pb.Order(label=pb.Label(block_ids=pack_u32([8]), keys=pack_keys([K2]), parents=pack_keys([K1]))),
@@ -62,6 +64,7 @@ def test_every_kind_of_order_in_order() -> None:
         StopOrder(3, "cancel"),
         OffloadOrder(4, [1], [K1]),
         LoadOrder(5, [K1, K2], [1, 2], 9, (LoadSource("far", 1, 1),)),
+        AbortOrder(6),
         PassedOver("prepare"),
         PolicyOrder(10, 20, 30),
         LabelOrder([8], [K2], [K1]),
@@ -106,10 +109,10 @@ def test_report_whole() -> None:
         step=9, steps=2, slots=[3, 1], tokens=[[10, 11], []], computed_len=[7, 8],
         logprobs=[[TokenLogprobs(10, -0.5, [10, 4], [-0.5, -1.5]), TokenLogprobs(11, -0.25, [], [])], []],
         finishes=[SeqFinish(3, 30, "stop", 11, "m")], released=[Released(30, 12, 11)],
-        transfers_done=[TransferDone(5, 2, 100, 3, 4)], starved=[6], first_tokens=[FirstToken(30, 1, 2, 3)],
+        transfers_done=[TransferDone(5, 2, 100, 3, 4)], starved=[6], first_tokens=[FirstToken(30, 1, 2, 3, dispatch_us=40, sampled_ns=1_000_000)],
         wall_us=100, forward_us=60, sample_us=30, prefill_tokens=4, decode_seqs=2, live_seqs=[30], live_transfers=[], orders_applied=6,
     )  # fmt: skip
-    message = report_to(report)
+    message = report_to(report, 1_500_000)
     assert (message.step, message.steps, message.prefill_tokens, message.decode_seqs) == (9, 2, 4, 2)
     assert unpack_u32(message.slots) == [3, 1] and unpack_u32(message.counts) == [2, 0]
     assert unpack_u32(message.tokens) == [10, 11] and unpack_u32(message.computed_len) == [7, 8]
@@ -122,11 +125,13 @@ def test_report_whole() -> None:
     assert message.released[0] == pb.Released(seq=30, len=12, computed_len=11)
     assert message.transfers_done[0] == pb.TransferDone(xfer_id=5, ok_blocks=2, bytes=100, lookup_us=3, transfer_us=4)
     assert unpack_u32(message.starved) == [6]
-    assert message.first_tokens[0] == pb.FirstToken(seq=30, wait_us=1, prefill_us=2, chunks=3)
+    assert message.first_tokens[0] == pb.FirstToken(
+        seq=30, wait_us=1, prefill_us=2, chunks=3, dispatch_us=40, report_us=500
+    )
     assert message.times == pb.StepTimes(wall_us=100, forward_us=60, sample_us=30, host_us=10)
     assert list(message.live.seqs) == [30] and message.HasField("live")
 
 
 def test_an_empty_report_is_a_heartbeat() -> None:
-    message = report_to(Report(step=4))
+    message = report_to(Report(step=4), 1)
     assert message == pb.Report(step=4)

@@ -15,6 +15,7 @@ from octavo.packing import pack_u32, unpack_u32
 from octavo.step import Chunk, SeqView, StepBudget, compose
 from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, Reported, TransferDone, WorkerJoined
 from octavo_scheduler.orders import (
+    Abort,
     Admit,
     Grant,
     Label,
@@ -92,6 +93,7 @@ class ChaosTransfer:
     parents: list[bytes] = field(default_factory=list)
     sources: list[LoadSource] = field(default_factory=list)
     remote: bool = False
+    aborted: bool = False
 
 
 class ChaosStore:
@@ -269,6 +271,8 @@ class ChaosWorker:
                     self._end(sequence)
             elif isinstance(order, Offload | Load):
                 self._start_transfer(order)
+            elif isinstance(order, Abort):
+                self._abort(order.xfer_id)
             elif isinstance(order, StepPolicy):
                 self.budget = StepBudget(order.budget_with_decodes, order.budget_alone, order.max_seqs)
             elif isinstance(order, Leave):
@@ -279,9 +283,9 @@ class ChaosWorker:
                 assert isinstance(order, Update)
         self.inbox = []
 
-    def back(self, num_blocks: int) -> None:
-        """From now on only so many blocks, the null block included, can be in use at once."""
-        self.report.backed_blocks = num_blocks
+    def fail(self) -> None:
+        """A step finds no memory; tried again with less it runs."""
+        self.report.failed_allocations += 1
         self.must_send = True
 
     def drain(self) -> None:
@@ -369,6 +373,14 @@ class ChaosWorker:
             self._poison(transfer.blocks)
         self.transfers[transfer.xfer_id] = transfer
 
+    def _abort(self, xfer_id: int) -> None:
+        """The copy ends once it is fenced, with as much as it has by then."""
+        transfer = self.transfers.get(xfer_id)
+        if transfer is not None:
+            transfer.aborted = True
+            transfer.ok_blocks = 0 if self.calm else self.rng.randint(0, transfer.ok_blocks)
+            transfer.left = 1 if self.calm else self.rng.randint(1, 2)
+
     def _copy(self, transfer: ChaosTransfer) -> int:
         """The copy itself, at its end; returns the leading run that was whole."""
         store = self.store
@@ -397,7 +409,9 @@ class ChaosWorker:
         return done
 
     def _advance_transfers(self) -> None:
-        for transfer in [] if self.freeze_transfers else list(self.transfers.values()):
+        for transfer in list(self.transfers.values()):
+            if self.freeze_transfers and not transfer.aborted:
+                continue
             transfer.left -= 1
             if transfer.left > 0:
                 continue

@@ -262,7 +262,7 @@ class Simulation:
 
     def pause(self, client: Client, tool: str = "t", expected_us: int = 0) -> None:
         """The client says, after the fact, that it pauses."""
-        self.feed(Paused(self.now_us, client.gateway, client.request_id, tool, expected_us))
+        self.feed(Paused(self.now_us, client.gateway, client.request_id, tool, expected_us, client.tenant))
 
     def resubmit(self, client: Client, gateway: int) -> None:
         client.attempt += 1

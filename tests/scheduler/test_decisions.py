@@ -13,7 +13,7 @@ from octavo_scheduler.events import Calibration, WorkerJoined
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.policy import Policy
-from octavo_scheduler.preemption import choose_victims, cost_to_bring_back
+from octavo_scheduler.preemption import Prices, choose_victims, cost_to_bring_back
 from octavo_scheduler.registry import Registry
 from octavo_scheduler.request import Choice, Outcome, Phase, Request, Sequence
 from octavo_scheduler.slo import deadline_outcome, parse_classes, resolve
@@ -191,15 +191,15 @@ def test_step_policy_carries_two_budgets() -> None:
 def test_victims_are_the_latest_and_only_as_many_as_needed() -> None:
     host = worker(10)
     sequences = [seat(host, 3, 12) for _ in range(3)]
-    assert choose_victims(host, [sequences[0]], Policy()) == [sequences[2]]
-    assert choose_victims(host, [], Policy()) == []
+    assert choose_victims(host, [sequences[0]], Prices(Policy())) == [sequences[2]]
+    assert choose_victims(host, [], Prices(Policy())) == []
 
 
 def test_pending_releases_count_before_anyone_is_stopped() -> None:
     host = worker(10)
     sequences = [seat(host, 3, 12) for _ in range(3)]
     sequences[2].stopping = "cancel"
-    assert choose_victims(host, [sequences[0], sequences[1]], Policy()) == []
+    assert choose_victims(host, [sequences[0], sequences[1]], Prices(Policy())) == []
 
 
 def test_blocks_that_others_hold_do_not_count() -> None:
@@ -214,13 +214,13 @@ def test_blocks_that_others_hold_do_not_count() -> None:
     shared = seat(host, 0, 16)
     shared.blocks = third_table
     # neither the sharing one nor the one under a transfer would free a block at once
-    assert choose_victims(host, [first], Policy()) == []
+    assert choose_victims(host, [first], Prices(Policy())) == []
 
 
 def test_the_last_running_sequence_is_protected() -> None:
     host = worker(4)
     only = seat(host, 3, 12)
-    assert choose_victims(host, [only], Policy()) == []
+    assert choose_victims(host, [only], Prices(Policy())) == []
 
 
 def test_an_unsplit_group_is_stopped_as_one() -> None:
@@ -228,14 +228,14 @@ def test_an_unsplit_group_is_stopped_as_one() -> None:
     first = seat(host, 3, 12)
     leader, sibling = seat(host, 3, 12), seat(host, 3, 12)
     leader.group = sibling.group = (leader, sibling)
-    assert choose_victims(host, [first], Policy()) == [leader, sibling]
+    assert choose_victims(host, [first], Prices(Policy())) == [leader, sibling]
 
 
 def test_low_priority_goes_before_late() -> None:
     host = worker(10)
     seat(host, 3, 12, priority=1)
     low, late = seat(host, 3, 12, priority=-1), seat(host, 3, 12)
-    assert choose_victims(host, [late], Policy()) == [low]
+    assert choose_victims(host, [late], Prices(Policy())) == [low]
 
 
 def test_the_victim_that_comes_back_most_cheaply_goes_first() -> None:
@@ -243,7 +243,7 @@ def test_the_victim_that_comes_back_most_cheaply_goes_first() -> None:
     old, long, short = seat(host, 3, 12), seat(host, 6, 24), seat(host, 2, 8)
     costs = [cost_to_bring_back(host, item, Policy()) for item in (old, long, short)]
     assert costs[1].us > costs[0].us > costs[2].us and costs[0].how == "recompute"
-    assert choose_victims(host, [long], Policy()) == [short]  # the oldest is protected, whatever it costs
+    assert choose_victims(host, [long], Prices(Policy())) == [short]  # the oldest is protected, whatever it costs
 
 
 def test_blocks_that_stay_are_not_computed_again() -> None:

@@ -49,13 +49,14 @@ def test_a_load_that_ends_in_the_report_of_the_first_token_counts_as_cached() ->
     report = Reported(
         6, 7, 1, 1, slots=[admit.slot], counts=[1], tokens=array("I", [9]), computed_len=[20],
         transfers_done=[TransferDone(load.xfer_id, 1, 64, 1, 1, "nvme")],
-        first_tokens=[FirstToken(admit.seq, 900, 50, 1, load_us=800, sample_us=20)], prefill_tokens=4,
+        first_tokens=[FirstToken(admit.seq, 900, 50, 1, load_us=800, sample_us=20, dispatch_us=7, report_us=9)], prefill_tokens=4,
     )  # fmt: skip
     core.handle(report)
     request = core.cell.registry.find("default", "r")
     assert request is not None
     assert request.cached_tokens == 16 and request.cached_by_tier == {"nvme": 16}
     assert (request.kv_load_us, request.worker_wait_us, request.prefill_us, request.sample_us) == (800, 100, 50, 20)
+    assert (request.dispatch_us, request.report_us) == (7, 9)
 
 
 def test_an_end_in_the_queue_leaves_its_wait() -> None:

@@ -150,7 +150,7 @@ class Walk:
         if rng.random() < 0.5 or len(prompt) + 3 > self.longest:
             simulation.pause(client, rng.choice(("a", "b")), rng.choice((0, 1000, 20_000)))
         else:
-            simulation.submit(self.gateway(), prompt, 3, resumes=client.request_id)
+            simulation.submit(self.gateway(), prompt, 3, resumes=client.request_id, tenant=client.tenant)
 
     def live(self) -> list[object]:
         return [client for client in self.simulation.clients if not client.gone and not client.outcome]
@@ -204,9 +204,12 @@ class Walk:
                 simulation.kill_store(store.store_id)
 
     def cut_pool(self) -> None:
-        """A worker loses memory, or has it back."""
+        """A worker finds no memory, several times one after another."""
         link = self.rng.choice(self.simulation.links)
-        link.worker.back(self.rng.choice((self.num_blocks, int(0.7 * self.num_blocks))))
+        for _ in range(self.rng.randint(1, 6)):
+            link.worker.fail()
+            self.simulation.run_link(link)
+            self.simulation.advance(1000)
 
     def cache_moves(self) -> None:
         """Preloads that come, change and go, evictions and rotations, whatever runs on the blocks meanwhile."""
@@ -329,6 +332,7 @@ def test_walks_reach_every_corner() -> None:
         "requests_degraded",
         "workers_drained",
         "handed_over",
+        "abandoned_copies",
     ):
         assert total[name] > 0, name
 

@@ -87,7 +87,7 @@ def test_a_report_survives_the_wire() -> None:
         released=[Released(99, 21, 20)],
         transfers_done=[TransferDone(4, 2, 100, 5, 6)],
         starved=[1],
-        first_tokens=[FirstToken(99, 1, 2, 3)],
+        first_tokens=[FirstToken(99, 1, 2, 3, dispatch_us=4, report_us=5)],
         wall_us=777,
         prefill_tokens=3,
         decode_seqs=2,

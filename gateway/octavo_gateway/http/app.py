@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import prometheus_client
-from octavo.errors import InternalError, InvalidRequest, OctavoError, UnknownModel
+from octavo.errors import InternalError, InvalidRequest, OctavoError, UnknownModel, UnknownRequest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from octavo_gateway.http.bodies import DetokenizeBody, TokenizeBody, decode_body
+from octavo_gateway.http.bodies import DetokenizeBody, PauseBody, TokenizeBody, decode_body
 from octavo_gateway.http.calls import Calls
 from octavo_gateway.http.edge import bearer
 from octavo_gateway.http.endpoints import GeneratingEndpoint, read_chat, read_completion
@@ -23,7 +23,7 @@ from octavo_gateway.http.errors import BodyTooLarge, MethodNotAllowed, UnknownUr
 from octavo_gateway.http.page import PageEndpoints
 from octavo_gateway.http.params import chat_messages, rename_fields
 from octavo_gateway.http.read import ClientGone, read_json
-from octavo_gateway.http.shapes import ModelBody, ModelList, Text, Tokens, encode
+from octavo_gateway.http.shapes import ModelBody, ModelList, Paused, Text, Tokens, encode
 from octavo_gateway.page.feed import LiveFeed
 from octavo_gateway.requests import EdgeContext, Gateway, ModelInfo
 
@@ -94,6 +94,23 @@ class PlainEndpoints:
             # the gateway's name of the field is not the one that this client sent
             message, field = (text.replace("token_ids", "tokens", 1) for text in (error.message, error.field))
             raise InvalidRequest(message, field=field) from error
+
+    async def pause(self, request: Request) -> Response:
+        """A turn ended in a tool call, or will: the rpc Pause. Raises UnknownRequest for one that is not known, or failed."""
+        request_id = request.path_params["id"]
+        _raw, body = await self._read(request, PauseBody)
+        try:
+            decision = await self._gateway.pause(request_id, body.tool or "", body.expected_ms or 0, _edge(request))
+        except InvalidRequest as error:
+            # the body is the pause itself
+            message, field = (text.removeprefix("pause.") for text in (error.message, error.field))
+            raise InvalidRequest(message, field=field) from error
+        if not decision:
+            raise UnknownRequest(
+                f"id: no turn {request_id[:80]!r} is known that has an answer or will have one; give the X-Request-Id of its response",
+                field="id",
+            )
+        return _json(Paused(request_id, decision))
 
     async def health(self, request: Request) -> Response:
         """Liveness: the loop turns."""
@@ -205,6 +222,7 @@ def create_app(gateway: Gateway, options: EdgeOptions) -> Starlette:
     posts: dict[str, Any] = {
         "/v1/chat/completions": GeneratingEndpoint(gateway, options.calls, read_chat, options.max_body_bytes),
         "/v1/completions": GeneratingEndpoint(gateway, options.calls, read_completion, options.max_body_bytes),
+        "/v1/requests/{id}/pause": plain.pause,
         "/tokenize": plain.tokenize,
         "/detokenize": plain.detokenize,
     }

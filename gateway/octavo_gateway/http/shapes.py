@@ -118,6 +118,14 @@ class Tokens(msgspec.Struct, frozen=True):
     token_strs: list[str] | None
 
 
+class Paused(msgspec.Struct, frozen=True):
+    """What becomes of a paused turn's KV: keep, offload, drop; later: when the turn is over."""
+
+    id: str
+    decision: str
+    object: str = "octavo.pause"
+
+
 class Text(msgspec.Struct, frozen=True):
     prompt: str
 

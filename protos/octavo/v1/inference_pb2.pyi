@@ -354,7 +354,7 @@ class Timings(_message.Message):
     def __init__(self, t_received_unix_us: _Optional[int] = ..., t_tokenized_us: _Optional[int] = ..., t_admitted_us: _Optional[int] = ..., t_prefill_start_us: _Optional[int] = ..., t_first_token_us: _Optional[int] = ..., t_last_token_us: _Optional[int] = ..., t_complete_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., ttft: _Optional[_Union[TtftParts, _Mapping]] = ...) -> None: ...
 
 class TtftParts(_message.Message):
-    __slots__ = ("gateway_us", "tokenize_us", "queue_us", "retry_us", "kv_load_us", "worker_wait_us", "prefill_us", "sample_us", "detokenize_us", "transport_us")
+    __slots__ = ("gateway_us", "tokenize_us", "queue_us", "retry_us", "kv_load_us", "worker_wait_us", "prefill_us", "sample_us", "detokenize_us", "transport_us", "dispatch_us", "report_us", "relay_us")
     GATEWAY_US_FIELD_NUMBER: _ClassVar[int]
     TOKENIZE_US_FIELD_NUMBER: _ClassVar[int]
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,9 @@ class TtftParts(_message.Message):
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     DETOKENIZE_US_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_US_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
+    REPORT_US_FIELD_NUMBER: _ClassVar[int]
+    RELAY_US_FIELD_NUMBER: _ClassVar[int]
     gateway_us: int
     tokenize_us: int
     queue_us: int
@@ -375,7 +378,10 @@ class TtftParts(_message.Message):
     sample_us: int
     detokenize_us: int
     transport_us: int
-    def __init__(self, gateway_us: _Optional[int] = ..., tokenize_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., detokenize_us: _Optional[int] = ..., transport_us: _Optional[int] = ...) -> None: ...
+    dispatch_us: int
+    report_us: int
+    relay_us: int
+    def __init__(self, gateway_us: _Optional[int] = ..., tokenize_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., detokenize_us: _Optional[int] = ..., transport_us: _Optional[int] = ..., dispatch_us: _Optional[int] = ..., report_us: _Optional[int] = ..., relay_us: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id", "reason")

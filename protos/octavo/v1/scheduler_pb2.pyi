@@ -57,12 +57,14 @@ class CellLoad(_message.Message):
     def __init__(self, requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., block_tokens: _Optional[int] = ...) -> None: ...
 
 class GatewayHello(_message.Message):
-    __slots__ = ("gateway_id", "boot_id")
+    __slots__ = ("gateway_id", "boot_id", "takes_runs")
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    TAKES_RUNS_FIELD_NUMBER: _ClassVar[int]
     gateway_id: str
     boot_id: str
-    def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ...) -> None: ...
+    takes_runs: bool
+    def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., takes_runs: _Optional[bool] = ...) -> None: ...
 
 class GatewayWelcome(_message.Message):
     __slots__ = ("scheduler_boot_id", "ready", "root_key", "block_tokens", "max_model_len", "max_choices", "max_request_blocks", "model", "namespace_generations")
@@ -220,10 +222,26 @@ class AttachOrder(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class RequestEvents(_message.Message):
-    __slots__ = ("events",)
+    __slots__ = ("events", "runs")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[RequestEvent]
-    def __init__(self, events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ...) -> None: ...
+    runs: TokenRuns
+    def __init__(self, events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ..., runs: _Optional[_Union[TokenRuns, _Mapping]] = ...) -> None: ...
+
+class TokenRuns(_message.Message):
+    __slots__ = ("handles", "indexes", "starts", "counts", "tokens")
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    handles: bytes
+    indexes: bytes
+    starts: bytes
+    counts: bytes
+    tokens: bytes
+    def __init__(self, handles: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class RequestEvent(_message.Message):
     __slots__ = ("request_id", "accepted", "tokens", "choice_finished", "finished", "cancel_result", "pause_result")
@@ -244,31 +262,35 @@ class RequestEvent(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[RequestFinished, _Mapping]] = ..., cancel_result: _Optional[_Union[CancelResult, _Mapping]] = ..., pause_result: _Optional[_Union[PauseResult, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt", "max_tokens", "degraded")
+    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt", "max_tokens", "handle", "degraded")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     attached: bool
     gateway_state: bytes
     prompt_tokens: bytes
     attempt: int
     max_tokens: int
+    handle: int
     degraded: str
-    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ..., max_tokens: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
+    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ..., max_tokens: _Optional[int] = ..., handle: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
-    __slots__ = ("index", "tokens", "logprobs")
+    __slots__ = ("index", "tokens", "logprobs", "relay_us")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RELAY_US_FIELD_NUMBER: _ClassVar[int]
     index: int
     tokens: bytes
     logprobs: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Logprobs]
-    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[_worker_pb2.Logprobs, _Mapping]]] = ..., **kwargs) -> None: ...
+    relay_us: int
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[_worker_pb2.Logprobs, _Mapping]]] = ..., relay_us: _Optional[int] = ..., **kwargs) -> None: ...
 
 class ChoiceFinished(_message.Message):
     __slots__ = ("index", "reason", "tokens", "stop_token")
@@ -332,7 +354,7 @@ class RequestCost(_message.Message):
     def __init__(self, prefill_device_us: _Optional[int] = ..., decode_device_us: _Optional[int] = ..., recompute_device_us: _Optional[int] = ..., kv_pool_byte_s: _Optional[float] = ..., kv_dram_byte_s: _Optional[float] = ..., kv_nvme_byte_s: _Optional[float] = ..., saved_prefix_tokens: _Optional[int] = ..., saved_tier_tokens: _Optional[int] = ..., saved_sibling_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestTimes(_message.Message):
-    __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us", "retry_us", "sample_us")
+    __slots__ = ("queue_us", "kv_load_us", "worker_wait_us", "prefill_us", "decode_us", "scheduler_us", "preemptions", "attempts", "first_token_us", "retry_us", "sample_us", "dispatch_us", "report_us")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     KV_LOAD_US_FIELD_NUMBER: _ClassVar[int]
     WORKER_WAIT_US_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +366,8 @@ class RequestTimes(_message.Message):
     FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
     RETRY_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
+    REPORT_US_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     kv_load_us: int
     worker_wait_us: int
@@ -355,7 +379,9 @@ class RequestTimes(_message.Message):
     first_token_us: int
     retry_us: int
     sample_us: int
-    def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
+    dispatch_us: int
+    report_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., kv_load_us: _Optional[int] = ..., worker_wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., scheduler_us: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., first_token_us: _Optional[int] = ..., retry_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., dispatch_us: _Optional[int] = ..., report_us: _Optional[int] = ...) -> None: ...
 
 class CancelResult(_message.Message):
     __slots__ = ("found", "outcome", "last_step", "blocks_freed", "latency_us", "cost")

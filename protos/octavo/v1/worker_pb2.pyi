@@ -116,7 +116,7 @@ class Orders(_message.Message):
     def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave")
+    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave", "abort")
     ADMIT_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Order(_message.Message):
     STEP_POLICY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
     admit: Admit
     grant: Grant
     update: Update
@@ -137,10 +138,11 @@ class Order(_message.Message):
     step_policy: StepPolicy
     label: Label
     leave: Leave
-    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    abort: Abort
+    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id")
+    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id", "dispatch_us")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +162,7 @@ class Admit(_message.Message):
     MAX_LEN_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
     seq: int
     slot: int
     tokens: bytes
@@ -179,7 +182,8 @@ class Admit(_message.Message):
     max_len: int
     traceparent: str
     request_id: str
-    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    dispatch_us: int
+    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ..., dispatch_us: _Optional[int] = ...) -> None: ...
 
 class Sibling(_message.Message):
     __slots__ = ("seq", "slot", "seed", "block_ids")
@@ -257,6 +261,12 @@ class Load(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[_kvstore_pb2.BlockSource]
     def __init__(self, xfer_id: _Optional[int] = ..., keys: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., limit_us: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[_kvstore_pb2.BlockSource, _Mapping]]] = ...) -> None: ...
 
+class Abort(_message.Message):
+    __slots__ = ("xfer_id",)
+    XFER_ID_FIELD_NUMBER: _ClassVar[int]
+    xfer_id: int
+    def __init__(self, xfer_id: _Optional[int] = ...) -> None: ...
+
 class Prepare(_message.Message):
     __slots__ = ("resource_id", "kind", "payload")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -322,7 +332,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_ids: _Optional[bytes] = ..., bias_values: _Optional[_Iterable[float]] = ..., stop_ids: _Optional[bytes] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining", "failed_allocations", "backed_blocks")
+    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining", "failed_allocations")
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -343,7 +353,6 @@ class Report(_message.Message):
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     FAILED_ALLOCATIONS_FIELD_NUMBER: _ClassVar[int]
-    BACKED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     step: int
     steps: int
     slots: bytes
@@ -364,8 +373,7 @@ class Report(_message.Message):
     trimmed: _containers.RepeatedCompositeFieldContainer[Trimmed]
     draining: bool
     failed_allocations: int
-    backed_blocks: int
-    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ..., failed_allocations: _Optional[int] = ..., backed_blocks: _Optional[int] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ..., failed_allocations: _Optional[int] = ...) -> None: ...
 
 class SeqFinish(_message.Message):
     __slots__ = ("slot", "seq", "reason", "stop_token", "message")
@@ -446,20 +454,24 @@ class StepTimes(_message.Message):
     def __init__(self, wall_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., host_us: _Optional[int] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("seq", "wait_us", "prefill_us", "chunks", "load_us", "sample_us")
+    __slots__ = ("seq", "wait_us", "prefill_us", "chunks", "load_us", "sample_us", "dispatch_us", "report_us")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     WAIT_US_FIELD_NUMBER: _ClassVar[int]
     PREFILL_US_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     LOAD_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
+    REPORT_US_FIELD_NUMBER: _ClassVar[int]
     seq: int
     wait_us: int
     prefill_us: int
     chunks: int
     load_us: int
     sample_us: int
-    def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ..., load_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
+    dispatch_us: int
+    report_us: int
+    def __init__(self, seq: _Optional[int] = ..., wait_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., chunks: _Optional[int] = ..., load_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., dispatch_us: _Optional[int] = ..., report_us: _Optional[int] = ...) -> None: ...
 
 class LiveList(_message.Message):
     __slots__ = ("seqs", "transfers", "orders_applied")

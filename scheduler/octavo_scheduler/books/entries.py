@@ -76,7 +76,7 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     if plan.spreads:
         again_ms = plan.spread_tokens * costs.prefill_token_us / 1000
         cell.ledger.book("replication", who, saved_ms=plan.spread_us / 1000 + again_ms, cost_ms=again_ms)
-    if request.sampled or cell.rates.mix.seen % WATCHED_SHARE == 0:
+    if request.sampled or len(cell.withheld) or cell.rates.mix.seen % WATCHED_SHARE == 0:
         _try(cell, plan, leader)
 
 
@@ -91,6 +91,12 @@ def _try(cell: Cell, plan: Plan, leader: Sequence) -> None:
     if saved_us and not plan.load_keys:
         without_us = start_us(worker, leader.length, cell.policy, cell.now_us, ahead)
         leader.tried.append(Tried("prefix_cache", not withheld, without_us, saved_us))
+    if path is not None and path.whole_us:
+        said_us = path.recompute_us - path.first_token_us
+        leader.tried.append(Tried("offload", True, path.recompute_us, max(0.0, said_us)))
+    elif len(plan.keys) > len(plan.matched) and plan.keys[len(plan.matched)] in cell.withheld:
+        without_us = start_us(worker, leader.length - leader.cached_len, cell.policy, cell.now_us, ahead)
+        leader.tried.append(Tried("offload", False, without_us, 0.0))
     if path is not None and path.whole_us and (path.way == "recompute") == plan.other_way:
         said_us = path.recompute_us - path.first_token_us
         leader.tried.append(Tried("tier_load", path.way != "recompute", path.recompute_us, said_us))
@@ -99,7 +105,7 @@ def _try(cell: Cell, plan: Plan, leader: Sequence) -> None:
         without_us = start_us(worker, leader.length, cell.policy, cell.now_us, ahead)
         leader.tried.append(Tried("join", request.join_since_us >= 0, without_us, saved_us - waited_us))
     if plan.routed_us:
-        used = "routing" not in request.sampled
+        used = cell.uses("routing", request)
         without_us = start_us(worker, leader.length - leader.cached_len, cell.policy, cell.now_us, ahead)
         leader.tried.append(Tried("routing", used, without_us + max(0.0, plan.routed_us), plan.routed_us))
 
@@ -135,6 +141,9 @@ def first_token(cell: Cell, worker: Worker, sequence: Sequence) -> None:
     for technique, used, without_us, said_us in sequence.tried:
         trial = cell.switches.of(technique, who_is(request).length).trial
         trial.observe(used, took_us, without_us, said_us)
+        if technique == "routing" and used:
+            gain_ms = (without_us - took_us) / 1000
+            cell.switches.observe("routing", request, max(0.0, gain_ms), max(0.0, -gain_ms))
     sequence.tried.clear()
     if load is None or load.ended_us < 0:
         return

@@ -48,7 +48,7 @@ def work_of(worker: Worker, policy: Policy) -> Work:
             context += sequence.computed_len
     backlog = worker.backlog
     left_us = 0.5 * worker.costs.step_us if decoding or backlog else 0.0
-    budget = worker.pace.budget if decoding else policy.budget_alone
+    budget = worker.pace.budget if decoding else worker.pace.alone or policy.budget_alone
     return Work(worker, left_us, backlog, decoding, context, budget)
 
 

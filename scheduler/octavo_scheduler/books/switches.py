@@ -13,8 +13,8 @@ from octavo_scheduler.books.trial import Trial
 from octavo_scheduler.history import length_class
 from octavo_scheduler.request import Request
 
-SWITCHED = ("tier_load", "swap", "join", "handoff", "pause")
-"""Techniques that cost something each time."""
+SWITCHED = ("tier_load", "swap", "join", "handoff", "pause", "chunking", "routing")
+"""Techniques that cost something each time, and whose worth is known with the request that they are used for."""
 _MEMORY = 0.15
 _MEMORY_OFF = 0.35
 ENOUGH = 6

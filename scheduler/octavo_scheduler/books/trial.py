@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-TRIED = ("prefix_cache", "tier_load", "join", "routing", "swap", "handoff", "pause")
+TRIED = ("prefix_cache", "tier_load", "join", "routing", "swap", "handoff", "pause", "chunking", "offload")
 """Techniques that a single request can go without."""
 _RANGE = 1 << 16
 

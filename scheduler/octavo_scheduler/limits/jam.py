@@ -25,7 +25,7 @@ class Jam:
 
     def holds(self, request: Request) -> bool:
         """Whether somebody before `request` holds it back."""
-        return request.pool in self._pools or request.tenant in self._tenants
+        return bool(self._pools or self._tenants) and (request.pool in self._pools or request.tenant in self._tenants)
 
     def pool(self, request: Request) -> None:
         """`request` lacks room where it may run."""
@@ -42,12 +42,9 @@ class Jam:
         self.total = self._all_held()
 
     def over_share(self, request: Request, plan: Plan) -> bool:
-        """Whether the plan would give its tenant too much of the worker's pool; then the tenant waits."""
+        """Whether the plan would give its tenant too much of the worker's pool; then the tenant has to wait."""
         more = plan.free_needed + plan.growth
-        if not self._cell.tenants.over_share(plan.worker, request.tenant, more):
-            return False
-        self.hold_tenant(request)
-        return True
+        return self._cell.tenants.over_share(plan.worker, request.tenant, more)
 
     def _all_held(self) -> bool:
         load = self._cell.queue.load

@@ -27,17 +27,6 @@ def failed(cell: Cell, worker: Worker, failures: int) -> None:
     shrink_to(cell, worker, worker.pool.usable_blocks - share)
 
 
-def backed(cell: Cell, worker: Worker, num_blocks: int) -> None:
-    """The worker can back `num_blocks` blocks from now on, the null block included; more than before are taken back."""
-    most = num_blocks - 1
-    worker.backed_blocks = most
-    if most < worker.pool.usable_blocks:
-        close(cell, worker)
-        shrink_to(cell, worker, most)
-    else:
-        _restore(cell, worker, most - worker.pool.usable_blocks)
-
-
 def close(cell: Cell, worker: Worker) -> None:
     """Admits nothing there for a while."""
     worker.closed_until_us = cell.now_us + CLOSED_US
@@ -61,8 +50,8 @@ def recover(cell: Cell) -> None:
     """The timer is due: workers that had no failure for a while get a share of their pool back."""
     for worker in cell.fleet.workers.values():
         if worker.pool.retired_blocks and cell.now_us >= worker.recovers_us:
-            most = worker.backed_blocks or worker.pool.num_blocks - 1
-            share = max(1, int((worker.pool.num_blocks - 1) * SHRINK_SHARE))
+            most = worker.pool.num_blocks - 1
+            share = max(1, int(most * SHRINK_SHARE))
             _restore(cell, worker, min(share, most - worker.pool.usable_blocks))
             if worker.pool.usable_blocks < most:
                 worker.recovers_us = cell.now_us + RECOVER_US

@@ -9,9 +9,17 @@ from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.request import Handoff, Request
 
 
+def blocks_of(request: Request, positions: int, block_tokens: int) -> int:
+    """Blocks of all its choices at so many positions each: they share the full ones of the prompt."""
+    alone = blocks_for(positions, block_tokens)
+    shared = min(len(request.prompt) // block_tokens, alone)
+    return shared + len(request.choices) * (alone - shared)
+
+
 def room(cell: Cell, worker: Worker, request: Request) -> int:
     """Blocks that the worker can take for `request`: free, not reserved for growth, not promised to another."""
-    if not worker.free_slots or len(worker.free_slots) <= len(worker.promised) - (request in worker.promised):
+    slots = sum(len(other.choices) for other in worker.promised if other is not request)
+    if len(worker.free_slots) - slots < len(request.choices):
         return 0
     promised = sum(blocks for other, blocks in worker.promised.items() if other is not request)
     free = worker.pool.free_blocks - margin_blocks(worker, cell.policy) - promised
@@ -25,7 +33,7 @@ def find_target(cell: Cell, request: Request, serving: list[Worker]) -> Worker |
     for worker in serving:
         if answering(cell, worker) is None:
             continue
-        left = room(cell, worker, request) - blocks_for(request.choices[0].length + 1, worker.block_tokens)
+        left = room(cell, worker, request) - blocks_of(request, request.choices[0].length + 1, worker.block_tokens)
         if left >= 0 and (best is None or left > best[0]):
             best = left, worker
     return best[1] if best is not None else None

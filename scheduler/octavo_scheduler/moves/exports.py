@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.moves import copies
 from octavo_scheduler.preloads import wishes
 from octavo_scheduler.preloads.leaving import Leaving, offload_order
 from octavo_scheduler.request import NO_PARENT, Choice, Request
@@ -55,9 +56,8 @@ def order_exports(
             worker.pool.hold_transfer(block)
         transfer = Transfer(cell.number(), "offload", blocks, [item.key for item in leaving], cell.now_us)
         transfer.purpose, transfer.request = purpose, request
-        worker.transfers[transfer.xfer_id] = transfer
+        copies.begin(worker, transfer, request)
         transfer.order_number = worker.order(offload_order(transfer.xfer_id, blocks, leaving, cell.now_us))
-        request.holds += 1
         ordered.append(transfer)
     if ordered:
         cell.touched[worker] = None

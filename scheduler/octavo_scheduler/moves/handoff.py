@@ -3,7 +3,8 @@
 The prefill worker is admitted with `stop_after: 1`. While it computes, blocks that are full go out (exports), and from
 the kvstore into the pool that will decode (preloads), where they become ordinary cached blocks. Its report commits the
 first token; then the request waits only for copies under way, and is admitted for decode like any other: what the pool
-holds is shared, what only the kvstore holds is loaded, the tail below one block is recomputed. So nothing but
+holds is shared, what only the kvstore holds is loaded, the tail below one block is recomputed. Of n choices the first is
+prefilled; the others are admitted with it where it decodes, and fork the prompt's blocks there. So nothing but
 transfers ever holds a block for a handoff, and a worker that is lost on the way leaves nothing behind.
 
 Credit: a prefill begins, and its blocks go out, only while the pool that will decode has room for the whole request.
@@ -11,11 +12,11 @@ Credit: a prefill begins, and its blocks go out, only while the pool that will d
 
 from __future__ import annotations
 
-from octavo_scheduler.admission import blocks_for
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.moves.credit import find_target, room, target_of
+from octavo_scheduler.moves import copies, pieces
+from octavo_scheduler.moves.credit import blocks_of, find_target, room, target_of
 from octavo_scheduler.moves.exports import Item, answering, items_of, order_exports
 from octavo_scheduler.orders import Load
 from octavo_scheduler.request import Handoff, Outcome, Request, Sequence
@@ -40,13 +41,15 @@ def begin(cell: Cell, source: Worker, target: Worker, sequence: Sequence) -> Non
     request.handoff = sequence.handoff = handoff
     _promise(cell, target, request)
     cell.counters["handoffs_started"] += 1
+    pieces.cut(cell, source, target)
     advance(cell, source, sequence)  # what was cached there can go at once
 
 
 def _promise(cell: Cell, target: Worker, request: Request) -> None:
     size, length = target.block_tokens, request.choices[0].length
     predicted = len(request.prompt) + cell.history.predict(request.tenant, request.max_tokens)
-    target.promised[request] = min(blocks_for(request.max_len, size), blocks_for(max(predicted, length + 1), size))
+    positions = min(request.max_len, max(predicted, length + 1))
+    target.promised[request] = blocks_of(request, positions, size)
 
 
 def retarget(cell: Cell, gone: Worker) -> None:
@@ -141,8 +144,7 @@ def preload(cell: Cell, request: Request) -> None:
     transfer.handoff, transfer.base_blocks = handoff, handoff.preloaded - len(keys)
     transfer.sources = reach.sources(keys) if reach.peers else []
     handoff.preloads += 1
-    request.holds += 1
-    target.transfers[transfer.xfer_id] = transfer
+    copies.begin(target, transfer, request)
     transfer.order_number = target.order(
         Load(transfer.xfer_id, keys, blocks, cell.policy.load_limit_us, transfer.sources)
     )
@@ -221,6 +223,7 @@ def end(cell: Cell, request: Request, cause: str, target: str = "", recomputed: 
         return
     request.handoff = None
     cell.arriving.pop(request, None)
+    cell.admission_due = True  # choices that found no room beside the first
     promised_to = cell.fleet.workers.get(handoff.target_epoch)
     if promised_to is not None:
         promised_to.promised.pop(request, None)

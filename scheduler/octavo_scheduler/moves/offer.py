@@ -34,16 +34,20 @@ def split_roles(workers: list[Worker]) -> tuple[list[Worker], list[Worker]]:
 
 
 def possible(cell: Cell, group: list[Choice], keys: list[bytes]) -> bool:
-    """Whether this request can be handed over at all: one choice, with keys, that decodes."""
+    """Whether this request can be handed over at all: it has keys and decodes, and its choices, if several, begin together."""
     request = group[0].request
     decodes = request.max_len - group[0].length > 1 and request.cache.goes_below
-    return len(request.choices) == 1 and bool(keys) and decodes and request.failed_handoffs < MAX_FAILED
+    together = len(request.choices) == 1 or (request.admitted_us < 0 and len(group) == len(request.choices))
+    return together and bool(keys) and decodes and request.failed_handoffs < MAX_FAILED
 
 
 def offer(
     cell: Cell, group: list[Choice], sources: list[Worker], serving: list[Worker], plan_on: Callable[[Worker], Plan]
 ) -> Plan | None:
-    """The best plan of a prefill with a worker to decode after it; None when nothing can take part."""
+    """The best plan of a prefill with a worker to decode after it; None when nothing can take part.
+
+    `plan_on` plans for the first choice alone: the others fork where it decodes.
+    """
     choice = group[0]
     target = find_target(cell, choice.request, serving)
     if target is None:

@@ -29,7 +29,13 @@ class Pause:
     keys: list[bytes]  # of the full blocks that the worker had at the beginning
     decision: Decision = "drop"
     kept: list[int] = field(default_factory=list)  # blocks, head first
+    copied_us: float = 0.0  # predicted time of the copies out, so far
     resumed_us: int = -1  # the client is back, and waits for its admission
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.request.tenant
 
     def waited_us(self, now_us: int) -> int:
         """So far."""

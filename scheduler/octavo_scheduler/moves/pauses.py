@@ -132,7 +132,8 @@ def _copy_out(cell: Cell, pause: Pause, blocks: list[int], directory: Directory)
     ]
     for block, _leaving in items:
         pause.worker.offload_candidates.pop(block, None)
-    order_exports(cell, pause.worker, pause.request, items, "pause")
+    if order_exports(cell, pause.worker, pause.request, items, "pause"):
+        pause.copied_us += pause.worker.link.predict_us(len(items) * pause.worker.block_bytes)
 
 
 def _let_go(cell: Cell, pause: Pause) -> int:
@@ -181,6 +182,18 @@ def review(cell: Cell, worker: Worker, waiting: Request) -> bool:
             _demote(cell, pause)
             went += 1
     return went > 0
+
+
+def yield_own(cell: Cell, worker: Worker, waiting: Request) -> bool:
+    """A request waits for its tenant's share of the pool: what the tenant keeps there for another pause goes first.
+
+    Whether any kept blocks went; each call ends one pause's, the cheapest to lose.
+    """
+    for pause in _cheapest_first(cell, worker):
+        if pause.tenant == waiting.tenant and pause.request.name != waiting.resumes and pause.resumed_us < 0:
+            _demote(cell, pause)
+            return True
+    return False
 
 
 def _cheapest_first(cell: Cell, worker: Worker) -> list[Pause]:
@@ -258,7 +271,7 @@ def admitted(cell: Cell, request: Request, worker: Worker, cached_tokens: int, l
         hit_tokens=spared,
         saved_bytes=spared // worker.block_tokens * worker.block_bytes,
     )
-    cell.switches.observe("pause", request, saved_us / 1000, cost_us / 1000)
+    cell.switches.observe("pause", request, saved_us / 1000, (cost_us + pause.copied_us) / 1000)
     cell.counters["pauses_resumed"] += 1
     cell.counters["pause_spared_tokens"] += spared
     cell.fact(

@@ -25,11 +25,15 @@ RAISE_AFTER_US = SECOND_US // 2
 class Pace:
     """One worker's budget with decodes, and the targets that it follows."""
 
-    __slots__ = ("_raise_since_us", "_targets_us", "budget")
+    __slots__ = ("_raise_since_us", "_targets_us", "alone", "budget", "whole")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         """Tokens per step with decodes, as ordered."""
+        self.alone = 0
+        """Tokens per step without decodes, as ordered; 0: the policy's (moves/pieces.py has another)."""
+        self.whole = 0
+        """Prefills under way that are not to be cut: `budget` rests (books/chunks.py)."""
         self._targets_us: Counter[int] = Counter()  # ITL target -> running sequences; without one: none
         self._raise_since_us = -1
 

@@ -152,6 +152,33 @@ class PrefixIndex:
         self._append(above, key, block, use_at(now_us))
         return True
 
+    def add_run(self, keys: Sequence[bytes], blocks: Sequence[int], parent: bytes | None, now_us: int) -> bool:
+        """`add` of one block after another, each below the one before it.
+
+        False, and nothing has changed, unless all of them would enter at the end of one run: add them one by one then.
+        """
+        block_of, node_of, key_of = self.block_of, self._node_of, self._key_of
+        if parent is None:
+            above = self._root
+        else:
+            last = block_of.get(parent)
+            if last is None:
+                return False
+            above = self._node(last)
+            if above.blocks[-1] != last:
+                return False
+        for key, block in zip(keys, blocks, strict=True):
+            if key in block_of or node_of[block] is not None:
+                return False
+        self.pool.hold_index_all(blocks)
+        node = self._append(above, keys[0], blocks[0], use_at(now_us))
+        node.blocks += blocks[1:]
+        for key, block in zip(keys, blocks, strict=True):
+            block_of[key] = block
+            key_of[block] = key
+            node_of[block] = node
+        return True
+
     def adopt(self, entries: Sequence[tuple[int, bytes, int]], now_us: int) -> int:
         """Indexes free blocks that a worker still holds: (block, key, place of its parent in `entries`, -1: a head).
 
@@ -182,8 +209,8 @@ class PrefixIndex:
             self._cached(block)
         return len(found)
 
-    def _append(self, above: Node, key: bytes, block: int, heat: float) -> None:
-        """Below the last block of `above`: its run goes on unless it has a history of its own."""
+    def _append(self, above: Node, key: bytes, block: int, heat: float) -> Node:
+        """Below the last block of `above`: its run goes on unless it has a history of its own. Returns the block's node."""
         if above is self._root or above.children or above.hits or above.priority:
             node = Node(above, above.end, [block], heat)
             above.children[key] = node
@@ -195,6 +222,7 @@ class PrefixIndex:
         self.block_of[key] = block
         self._key_of[block] = key
         self._node_of[block] = node
+        return node
 
     # -- pins and priorities -------------------------------------------------------------------------------------------
 

@@ -15,18 +15,20 @@ def until_us(request: Request) -> int:
     return request.submitted_us + request.cache.ttl_us if request.cache.ttl_us else 0
 
 
-def indexed(cell: Cell, worker: Worker, request: Request, key: bytes, parent: bytes | None) -> bool:
-    """A block of its chain was indexed. False when the worker must not bring it back in a Hello: that says no time."""
+def indexed(cell: Cell, worker: Worker, request: Request, keys: list[bytes], parent: bytes | None) -> bool:
+    """A run of its chain was indexed. False when the worker must not bring it back in a Hello: that says no time."""
     caching = cell.caching
     if parent is None:
-        caching.note_head(key, request.tenant, worker.index.nodes)
+        caching.note_head(keys[0], request.tenant, worker.index.nodes)
     end_us = until_us(request)
     if end_us:
-        caching.lifetimes.begin(key, end_us)
-        if caching.lifetimes.next_us() == end_us:
-            cell.timers.at(end_us, "ttl")
+        for key in keys:
+            caching.lifetimes.begin(key, end_us)
+            if caching.lifetimes.next_us() == end_us:
+                cell.timers.at(end_us, "ttl")
     elif len(caching.lifetimes):
-        caching.lifetimes.forget(key)  # of a block that was evicted before its time
+        for key in keys:
+            caching.lifetimes.forget(key)  # of a block that was evicted before its time
     return not end_us
 
 

@@ -129,6 +129,8 @@ class FakeGateway:
     edges: list[EdgeContext] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
     tokenized: list[tuple[Any, ...]] = field(default_factory=list)
+    paused: list[tuple[str, str, int]] = field(default_factory=list)
+    decisions: dict[str, str] = field(default_factory=dict)
 
     async def start(self, params: RequestParams, edge: EdgeContext) -> FakeGeneration:
         self.requests.append(params)
@@ -155,7 +157,11 @@ class FakeGateway:
         raise NotImplementedError
 
     async def pause(self, request_id: str, tool: str, expected_ms: int, edge: EdgeContext) -> str:
-        raise NotImplementedError
+        self._check_key(edge)
+        if expected_ms < 0:
+            raise InvalidRequest("pause.expected_ms: -1 must be from 0", field="pause.expected_ms")
+        self.paused.append((request_id, tool, expected_ms))
+        return self.decisions.get(request_id, "")
 
     def ack(
         self, request_id: str, byte_end: int, first_token_ms: float, last_token_ms: float, edge: EdgeContext

@@ -47,6 +47,42 @@ async def test_models_and_tokens_ask_for_the_key(edge: Any, method: str, path: s
         assert (await edge.http.get(open_path)).status_code == 200
 
 
+async def test_a_pause_after_the_turn(edge: Any) -> None:
+    edge.gateway.decisions["turn-1"] = "keep"
+    body = {"tool": "search", "expected_ms": 800}
+    answer = await edge.http.post("/v1/requests/turn-1/pause", json=body)
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"id": "turn-1", "decision": "keep", "object": "octavo.pause"},
+    )
+    assert (await edge.http.post("/v1/requests/turn-1/pause", json={})).status_code == 200
+    assert edge.gateway.paused == [("turn-1", "search", 800), ("turn-1", "", 0)]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/v1/requests/nobody/pause", {"tool": "t"}, 404, "id"),
+        ("/v1/requests/turn-1/pause", {"tool": 7}, 400, "tool"),
+        ("/v1/requests/turn-1/pause", {"tools": "t"}, 400, "body"),
+        ("/v1/requests/turn-1/pause", {"expected_ms": -1}, 400, "expected_ms"),
+        ("/v1/requests/turn-1/pause", {"expected_ms": "soon"}, 400, "expected_ms"),
+    ],
+)
+async def test_a_bad_pause_names_what_is_wrong(
+    edge: Any, path: str, body: dict[str, Any], status: int, param: str
+) -> None:
+    answer = await edge.http.post(path, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param), error
+    assert error["message"].startswith(param) or param == "body"
+
+
+async def test_a_pause_asks_for_the_key(edge: Any) -> None:
+    edge.gateway.api_key = "sk-1"
+    assert (await edge.http.post("/v1/requests/turn-1/pause", json={})).status_code == 401
+
+
 async def test_tokenize_a_prompt(edge: Any) -> None:
     response = await edge.http.post("/tokenize", json={"model": "smollm2", "prompt": "Hi", "return_token_strs": True})
     assert response.json() == {"count": 2, "max_model_len": 8192, "tokens": [72, 105], "token_strs": ["H", "i"]}

@@ -100,7 +100,7 @@ def test_one_of_a_hundred_goes_without_and_always_the_same_one() -> None:
         assert 150 < count < 250, name
     assert [sampled_for(item, 0.01) for item in ids[:500]] == [sampled_for(item, 0.01) for item in ids[:500]]
     assert sampled_for("request-1", 0.0) == ()
-    assert all(len(sampled_for(item, 0.01)) < 3 for item in ids[:5000])
+    assert sum(len(sampled_for(item, 0.01)) > 2 for item in ids[:5000]) < 5, "each for itself"
 
 
 def test_calibration_is_what_is_measured_over_what_was_said() -> None:

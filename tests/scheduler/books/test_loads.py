@@ -84,7 +84,7 @@ def test_a_sequence_that_leaves_while_both_go_on_leaves_nothing() -> None:
     simulation.cancel(again)
     simulation.settle()
     simulation.check_clean()
-    assert counters(simulation)["wasted_load_blocks"] > 0
+    assert counters(simulation)["abandoned_copies"] == 1
 
 
 def test_a_load_is_booked_with_its_tier() -> None:

@@ -158,10 +158,10 @@ def test_a_class_that_degrades_takes_fewer_tokens_and_says_so() -> None:
     assert {client.reason for client in clients} <= {"", "rejected-overload"}
 
 
-def pools(classes: dict[str, dict[str, float | str]]) -> tuple[Simulation, int]:
+def pools(classes: dict[str, dict[str, float | str]], fast_blocks: int = 33) -> tuple[Simulation, int]:
     simulation, gateway = make(Policy(max_num_seqs=1, slo_classes=classes), workers=2)
-    for link, label in zip(simulation.links, ("fast", "cheap"), strict=True):
-        link.worker.pool_labels = [label]
+    for link, label, blocks in zip(simulation.links, ("fast", "cheap"), (fast_blocks, 33), strict=True):
+        link.worker.pool_labels, link.worker.num_blocks = [label], blocks
         simulation.disconnect(link)
     run(simulation, 110)
     assert len(simulation.core.cell.fleet.workers) == 2
@@ -190,6 +190,27 @@ def test_a_pool_without_workers_refuses_and_a_full_pool_holds_back_only_its_own(
     run_until(simulation, lambda: cheap.outcome)
     assert cheap.outcome == "finished" and not all(client.outcome for client in fast)
     done(simulation, *fast)
+
+
+def test_what_no_worker_of_its_pool_can_hold_is_refused_though_another_pool_could() -> None:
+    classes = {"default": {}, "fast": {"pool": "fast"}, "cheap": {"pool": "cheap"}}
+    simulation, gateway = pools(classes, fast_blocks=17)
+    never = simulation.submit(gateway, [1] * 20, 80, slo_class="fast")
+    assert never.reason == "rejected-never-fits" and "pool 'fast' has 16" in never.message
+    done(simulation, simulation.submit(gateway, [1] * 20, 80, slo_class="cheap"))
+
+
+def test_kept_blocks_of_a_pause_give_way_to_their_own_tenant_at_its_share() -> None:
+    policy = Policy(order="fcfs", pause="keep", tenant_limits={"a": {"kv_share": 0.5}}, default_output_tokens=4)
+    simulation, gateway = make(policy, num_blocks=41, max_seqs=8)
+    turn = simulation.submit(gateway, list(range(60)), 4, tenant="a", pause=("t", 60_000_000))
+    run_until(simulation, lambda: counters(simulation)["pauses_keep"])
+    assert turn.outcome == "finished"
+    # without the paused blocks a third of the pool is free to its share, with them it is exhausted
+    after = [simulation.submit(gateway, [number] * 30, 8, tenant="a") for number in (1, 2)]
+    run_until(simulation, lambda: all(client.outcome for client in after))
+    assert counters(simulation)["pauses_demoted"] == 1
+    simulation.settle()
 
 
 def test_one_tenants_long_prompts_cannot_hold_the_pool() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from octavo_scheduler.admission import MAX_PREEMPTIONS, is_protected, next_group
+from octavo_scheduler.events import Tick
+from octavo_scheduler.limits import memory
 from octavo_scheduler.limits.memory import CLOSED_US, RECOVER_US
 from octavo_scheduler.policy import Policy
 
@@ -14,6 +16,15 @@ from tests.scheduler.scenes import counters, done, make, run, run_until
 def pool_of(simulation: Simulation):
     (worker,) = simulation.core.cell.fleet.workers.values()
     return worker, worker.pool
+
+
+def cut(simulation: Simulation, blocks: int) -> None:
+    """As so many failures one after another do, without the steps between them."""
+    worker, _pool = pool_of(simulation)
+    memory.close(simulation.core.cell, worker)
+    memory.shrink_to(simulation.core.cell, worker, blocks)
+    simulation.core.cell.touched[worker] = None
+    simulation.feed(Tick(simulation.now_us))
 
 
 def test_every_50th_allocation_fails_and_no_stream_does() -> None:
@@ -71,8 +82,7 @@ def test_a_pool_cut_by_30_percent_under_load_preempts_and_fails_nobody(order: st
     worker, pool = pool_of(simulation)
     held = pool.usable_blocks - pool.free_blocks
     assert held > 28
-    simulation.links[0].worker.back(29)  # 28 of 40
-    run_until(simulation, lambda: pool.usable_blocks == 28)
+    cut(simulation, 28)  # of 40
     assert pool.debt == held - 28 and counters(simulation)["preemptions"] > 0
     stopping = [sequence.choice.request for sequence in worker.sequences.values() if sequence.stopping == "preempt"]
     going_on = [sequence.choice.request for sequence in worker.running()]
@@ -82,8 +92,7 @@ def test_a_pool_cut_by_30_percent_under_load_preempts_and_fails_nobody(order: st
     run_until(simulation, lambda: not pool.debt)
     assert pool.num_blocks - 1 - pool.retired_blocks == 28
     done(simulation, *clients)
-    simulation.links[0].worker.back(41)
-    run_until(simulation, lambda: pool.usable_blocks == 40)
+    run_until(simulation, lambda: pool.usable_blocks == 40, 40_000)  # share by share, while nothing fails
 
 
 def test_the_pool_never_shrinks_below_what_a_request_under_way_needs() -> None:
@@ -91,8 +100,7 @@ def test_the_pool_never_shrinks_below_what_a_request_under_way_needs() -> None:
     large = simulation.submit(gateway, [1, 2], 100)  # 26 blocks in the end
     waiting = simulation.submit(gateway, [3, 4], 110)  # 28
     run(simulation, 3)
-    simulation.links[0].worker.back(11)
-    run_until(simulation, lambda: pool_of(simulation)[1].usable_blocks < 32)
+    cut(simulation, 10)
     assert pool_of(simulation)[1].usable_blocks == 28
     refused = simulation.submit(gateway, [5, 6], 118)
     assert refused.reason == "rejected-never-fits"

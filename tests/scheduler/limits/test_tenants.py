@@ -8,6 +8,7 @@ import pytest
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits.tenants import Tenants, held_blocks
+from octavo_scheduler.moves.pause import Pause
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Choice, Phase, Request, Sequence
 
@@ -91,3 +92,11 @@ def test_a_share_of_the_pool_bounds_what_a_tenant_holds(more: int, over: bool) -
     assert held_blocks(worker, "paid") == 3 and held_blocks(worker, "other") == 0
     assert tenants.over_share(worker, "paid", more) is over  # 5 of 10 at most
     assert not tenants.over_share(worker, "other", 100)
+
+
+def test_what_is_kept_for_a_pause_counts_against_the_share() -> None:
+    tenants = Tenants(LIMITS)
+    worker = Worker(WorkerJoined(0, 1, "w", 11, 4, 8, 1000), Policy())
+    worker.kept[Pause(request(), "t", 0, 0.0, 0, worker, [])] = worker.pool.take(4)
+    assert held_blocks(worker, "paid") == 4 and held_blocks(worker, "other") == 0
+    assert tenants.over_share(worker, "paid", 2) and not tenants.over_share(worker, "paid", 1)

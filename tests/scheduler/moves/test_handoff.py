@@ -101,12 +101,54 @@ def test_a_stop_at_the_first_token_needs_no_decode() -> None:
     assert simulation.links[1].worker.computed_tokens == 0
 
 
-def test_groups_and_private_prompts_are_served_in_one_place() -> None:
+def test_private_prompts_are_served_in_one_place() -> None:
     simulation, gateway = pair()
-    clients = [simulation.submit(gateway, PROMPT, 5, n=2), simulation.submit(gateway, PROMPT[::-1], 5, cache_off=True)]
-    done(simulation, *clients)
+    done(simulation, simulation.submit(gateway, PROMPT[::-1], 5, cache_off=True))
     assert counters(simulation)["handoffs_started"] == 0
     assert simulation.links[0].worker.computed_tokens == 0
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_choices_are_handed_over_once_and_fork_where_they_decode(n: int) -> None:
+    simulation, gateway = pair()
+    client = simulation.submit(gateway, PROMPT, 5, n=n)
+    done(simulation, client)
+    prefiller, decoder = (link.worker for link in simulation.links)
+    assert counters(simulation)["handoffs_done"] == 1 and counters(simulation)["handoffs_failed"] == 0
+    assert prefiller.computed_tokens == len(PROMPT), "one prefill, of one choice"
+    # each its tokens but the last, the tail of the prompt once for the first choice and once for the fork of the others
+    assert decoder.computed_tokens <= n * 4 + 2 * (len(PROMPT) % BLOCK)
+    assert counters(simulation)["handoff_blocks"] == len(PROMPT) // BLOCK, "each block travels once"
+    assert all(len(tokens) == 5 for tokens in client.got)
+
+
+def test_a_first_choice_that_ends_with_its_first_token_leaves_the_others_their_prefill() -> None:
+    simulation, gateway = pair()
+    stop = token_at(77, len(PROMPT))
+    seed = next(at for at in range(1000) if token_at(at, len(PROMPT)) != stop)
+    client = simulation.submit(gateway, PROMPT, 9, seeds=[77, seed], stop_ids=[stop])
+    done(simulation, client)
+    assert client.ended[0] == ("stop", 1) and len(client.got[1]) >= 1
+    assert counters(simulation)["handoffs_done"] == 1
+    assert simulation.links[0].worker.computed_tokens == len(PROMPT)
+
+
+def test_choices_that_find_no_slot_beside_the_first_follow() -> None:
+    simulation, gateway = pair(seqs=2)
+    blocking = simulation.submit(gateway, PROMPT[:9], 30)
+    run_until(simulation, lambda: len(blocking.got[0]) > 3)
+    client = simulation.submit(gateway, PROMPT, 6, n=2)
+    done(simulation, blocking, client)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("steps", range(1, 14, 2))
+def test_a_group_survives_the_loss_of_either_worker_on_the_way(victim: int, steps: int) -> None:
+    simulation, gateway = pair()
+    client = simulation.submit(gateway, PROMPT, 6, n=2)
+    run(simulation, steps)
+    simulation.disconnect(simulation.links[victim], dead=True)
+    done(simulation, client)
 
 
 def test_without_a_kvstore_one_worker_does_both() -> None:

@@ -51,6 +51,18 @@ def test_a_slow_link_makes_recompute_the_cheaper_way() -> None:
     done(simulation, *clients)
 
 
+def test_a_victim_is_priced_by_the_way_it_comes_back() -> None:
+    """What is booked as predicted is the price that it was chosen by: a swap's, where that is the cheaper one."""
+    simulation, clients = crowd()
+    worker = next(iter(simulation.core.cell.fleet.workers.values()))
+    worker.link.bytes_per_us, worker.link.fixed_us = 1e9, 1.0
+    run_until(simulation, lambda: counters(simulation)["preemptions"] > 0)
+    counted = counters(simulation)
+    assert counted["swaps"] == counted["preemptions"]
+    assert 0 < counted["bring_back_predicted_us"] < 3.0 * counted["preemptions"]
+    done(simulation, *clients)
+
+
 def test_a_kvstore_that_dies_during_the_copy_costs_prefill_only() -> None:
     simulation, clients = crowd()
     run_until(simulation, lambda: counters(simulation)["swapped_blocks"] > 0)
