@@ -268,7 +268,7 @@ async def setup(host: Host) -> None:
         (pool.num_blocks - 1) * pool.block_tokens / worker.max_model_len,
     )
     await asyncio.to_thread(worker.warm_up)
-    profiles.attach(worker.worker_id, backend.name, backend.profiler)
+    profiles.attach(worker.worker_id, backend.name, backend.profiler, lambda: worker.engine.busy)
     worker.metrics.started("process", age_s)
     worker.metrics.started("weights", loaded - started)
     worker.metrics.started("warm_up", time.monotonic() - loaded)

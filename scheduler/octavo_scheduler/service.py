@@ -21,7 +21,7 @@ from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import drain_wire, events, live_wire, wire
 from octavo_scheduler.books.ledger import TECHNIQUES
-from octavo_scheduler.books.ledger_wire import ledger_answer
+from octavo_scheduler.books.ledger_wire import ledger_answer, seen_tenants
 from octavo_scheduler.connections import (
     Connection,
     GatewayConnection,
@@ -67,6 +67,11 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             known = ", ".join(TECHNIQUES)
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"technique: {request.technique!r} is none of {known}"
+            )
+        if request.tenant and request.tenant not in (tenants := seen_tenants(self._driver.core.cell)):
+            known = ", ".join(tenants) or "none yet"
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"tenant: {request.tenant!r} is unknown here; known: {known}"
             )
         return ledger_answer(self._driver.core.cell, request.technique, request.tenant)
 
