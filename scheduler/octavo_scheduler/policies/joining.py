@@ -42,6 +42,19 @@ def has_its_share(cell: Cell, request: Request) -> bool:
     return bool(workers) and not any(_has_slot(worker, request.tenant, others) for worker in workers)
 
 
+def beside(cell: Cell, worker: Worker, tenant: str) -> int:
+    """How many others of its own a prefill of the tenant makes way for, one by one: none while the tenant is alone.
+
+    Among one tenant's own requests it would only let short ones overtake long ones, and nobody could tell when those start.
+    """
+    for other, asked_us in reversed(cell.tenants_about.items()):
+        if cell.now_us - asked_us >= ABOUT_US:
+            return 0
+        if other != tenant:
+            return worker.of_tenant[tenant]
+    return 0
+
+
 def _others_about(cell: Cell, request: Request) -> list[str]:
     """The other tenants that may have to be left slots; none under policies that know no tenants."""
     if len(cell.tenants_about) < 2 or cell.order_of(request.slo_class) not in ("fair", "slo-fair"):
