@@ -17,7 +17,6 @@ TECHNIQUES = (
     "join",
     "routing",
     "replication",
-    "prefetch",
     "preload",
 )
 """`preemption` is by recompute, `swap` by copies; `routing` is the choice of a worker by what it has cached, `replication` a

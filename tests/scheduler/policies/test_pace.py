@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-
 from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.events import Calibration
 from octavo_scheduler.policies.pace import HEADROOM, LEAST_TOKENS, RAISE_AFTER_US, Pace, fitting_budget
