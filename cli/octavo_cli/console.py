@@ -51,6 +51,8 @@ class ConsoleWatcher:
         """The final line with the URLs."""
         self.close()
         listed = "  ".join(f"{name} {url}" for name, url in urls.items())
+        if "http" in urls:
+            self._line(f"{'page':<12} ready  {urls['http']}/  chat and the live view, for a browser")
         self._line(f"{READY_LINE} in {seconds:.1f} s: {listed}")
 
     def draining(self) -> None:

@@ -16,7 +16,7 @@ SUMS = ("entries", "saved_ms", "cost_ms", "held_ms", "saved_bytes", "cost_bytes"
 def ask_ledger(address: str, technique: str, tenant: str) -> dict[str, Any]:
     """`techniques`, `tenants`, `rows`, `trials` and `tiers` as plain values.
 
-    Raises InvalidRequest for an unknown technique, Unavailable when the scheduler does not answer.
+    Raises InvalidRequest for an unknown technique or tenant, Unavailable when the scheduler does not answer.
     """
     request = scheduler_pb2.GetLedgerRequest(technique=technique, tenant=tenant)
     try:
@@ -25,7 +25,8 @@ def ask_ledger(address: str, technique: str, tenant: str) -> dict[str, Any]:
             answer: scheduler_pb2.GetLedgerResponse = stub.GetLedger(request, timeout=ASK_TIMEOUT_S)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-            raise InvalidRequest(f"--{error.details()}", field="technique") from error
+            said = error.details() or ""
+            raise InvalidRequest(f"--{said}", field=said.partition(":")[0]) from error
         raise Unavailable(f"the scheduler at {address} does not answer: {error.details()}") from error
     rows = [
         {"technique": item.technique, "tenant": item.tenant, "prompt": item.prompt}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -71,14 +71,16 @@ def worker_address(wanted: str, services: Sequence[ServiceState]) -> str:
     raise ManifestError(f"WORKER: {wanted!r} is not a worker of this cluster; there are: {known}", field="worker")
 
 
-async def record(address: str, steps: int, limit_s: float) -> ProfiledSteps:
-    """Waits for the worker's next `steps` steps. Raises NoCluster when nothing answers, ProfileFailed with the worker's words."""
+async def record(address: str, steps: int, limit_s: float, on_idle: Callable[[], None] = lambda: None) -> ProfiledSteps:
+    """Waits for the worker's next `steps` steps; `on_idle` is called when it has none to do. Raises NoCluster when nothing answers, ProfileFailed with the worker's words."""
     channel = open_channel(address)
     try:
         stub = profile_pb2_grpc.ProfileServiceStub(channel)  # type: ignore[no-untyped-call]
         request = profile_pb2.ProfileRequest(steps=steps, limit_ms=round(limit_s * 1000))
         summary, pieces = profile_pb2.ProfileSummary(), []
         async for answer in stub.Profile(request, timeout=limit_s + 30.0):
+            if answer.idle:
+                on_idle()
             if answer.HasField("summary"):
                 summary = answer.summary
             pieces.append(answer.trace)

@@ -136,19 +136,20 @@ class ChoiceReader:
     def pull(self) -> Delta | None:
         """What is new as one delta of bounded size, or None when there is nothing. An echoed prompt is a delta of its own."""
         choice = self._choice
-        self._skip_known_tokens()
+        if self._from_byte:
+            self._skip_known_tokens()
         if not self._head_given:
             return self._pull_head()
-        if self.ended or (self._tokens == len(choice.ids) and choice.finish_reason is None):
+        first, last = self._tokens, len(choice.ids)
+        if self.ended or (first == last and choice.finish_reason is None):
             return None
-        first = self._tokens
-        last = min(len(choice.ids), first + self._most_tokens(first))
-        at = choice.bytes_after(first)
+        if last - first > 1:
+            last = min(last, first + self._most_tokens(first))
         text = "".join(choice.pieces[first:last])
         if choice.finish_reason is not None and last == len(choice.ids):
             text += choice.tail
             self.ended = True
-        if at < self._from_byte:
+        if self._from_byte and (at := choice.bytes_after(first)) < self._from_byte:
             text = _without_bytes(text, self._from_byte - at)
         byte_end = choice.total_bytes if self.ended else choice.bytes_after(last)
         self._tokens = last

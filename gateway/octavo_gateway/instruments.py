@@ -66,6 +66,14 @@ TABLE: Final = (
         DURATION_BUCKETS,
     ),
     Instrument(
+        "octavo_gateway_time_to_valid_tool_call_seconds",
+        "histogram",
+        "Request received to the last token of an answer that is a valid tool call by its text: a JSON object with name and "
+        "arguments, a list of them, or each in <tool_call> tags. The API's own field for tool calls is not built yet.",
+        (),
+        DURATION_BUCKETS,
+    ),
+    Instrument(
         "octavo_gateway_client_first_token_seconds",
         "histogram",
         "Time to first token on the client's clock, as acknowledged.",

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from octavo_gateway.instruments import TABLE
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.requests import Cost
+from octavo_gateway.tool_calls import is_tool_call
 from octavo_gateway.ttft import OVERLAP_US
 
 UNKNOWN_CLASS = "unknown"
@@ -93,6 +94,10 @@ class GatewayMetrics:
         if live.finished and live.gap_tokens:
             per_token_s = (live.last_token - live.first_token) / live.gap_tokens
             of.histogram("octavo_gateway_time_per_output_token_seconds").labels(*lengths).observe(per_token_s)
+        if live.finished:
+            calls = sum(is_tool_call(choice.pieces, choice.tail) for choice in live.choices)
+            for _ in range(calls):
+                of.histogram("octavo_gateway_time_to_valid_tool_call_seconds").observe(live.last_token - live.received)
         self._judge(live)
 
     def _first_token_parts(self, live: LiveRequest, prompt_class: str) -> None:

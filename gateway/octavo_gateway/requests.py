@@ -97,7 +97,7 @@ class TokenLogprob:
     top: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs several times as much to make, once per message
 class Delta:
     """New text and tokens of one choice; `finish_reason` is set on its last one."""
 

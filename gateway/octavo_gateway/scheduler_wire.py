@@ -96,9 +96,11 @@ def limits_from(welcome: scheduler_pb2.GatewayWelcome, max_stop_strings: int, ma
     )
 
 
-def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent, read: float) -> None:
-    """Hands one event, read at `read` on the live's clock, to its request. Raises TokenGap; ValueError when packed ids are damaged."""
-    kind = event.WhichOneof("event")
+def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent, kind: str | None, read: float) -> None:
+    """Hands one event of this kind, read at `read` on the live's clock, to its request.
+
+    Raises TokenGap; ValueError when packed ids are damaged.
+    """
     if kind == "tokens":
         tokens = event.tokens
         if not live.first_token:

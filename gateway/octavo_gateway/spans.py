@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Final
 
 from octavo.errors import OctavoError
-from octavo.rpc.tracing import context_from, format_traceparent, record_span
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from octavo.rpc.tracing import OpenSpan, format_traceparent, record_span
+from opentelemetry.trace import SpanKind, Tracer
 
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.live import LiveRequest
@@ -28,31 +28,30 @@ class RequestSpan:
 
     def __init__(self, tracer: Tracer, edge: str, operation: str, model: str, traceparent: str, start_ns: int) -> None:
         self._tracer = tracer
-        self._span: Span = tracer.start_span(
-            "request",
-            context=context_from(traceparent),
-            kind=SpanKind.SERVER,
-            start_time=start_ns,
-            attributes={
+        self._span = OpenSpan(tracer, "request", traceparent, start_ns, SpanKind.SERVER)
+        self._span.attributes.update(
+            {
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "octavo",
                 "gen_ai.request.model": model,
                 "octavo.edge": edge,
-            },
+            }
         )
-        context = self._span.get_span_context()
+        context = self._span.context
         self.traceparent = format_traceparent(context)
         self.trace_id = f"{context.trace_id:032x}"
         self.ended = False
 
     def child(self, name: str, start_ns: int, end_ns: int, **attributes: int | float | str) -> None:
         """Records a finished child with wall-clock nanoseconds; keyword `a_b` becomes attribute `octavo.a_b`."""
+        if not self._span.recording:
+            return
         named = {f"octavo.{key}": value for key, value in attributes.items()}
         record_span(self._tracer, name, self.traceparent, start_ns, end_ns, named)
 
     def admitted(self, admitted: AdmittedRequest) -> None:
         """What was asked for."""
-        self._span.set_attributes(
+        self._span.attributes.update(
             {
                 "gen_ai.request.id": admitted.request_id,
                 "gen_ai.request.n": admitted.n,
@@ -67,6 +66,8 @@ class RequestSpan:
 
     def finish(self, live: LiveRequest, finished: Finished) -> None:
         """The client has the whole answer."""
+        if not self._span.recording:
+            return
         usage = finished.usage
         attributes: dict[str, int | float | str] = {
             "octavo.outcome": "finished",
@@ -79,15 +80,16 @@ class RequestSpan:
             "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
             "gen_ai.usage.num_sequences": len(live.choices),
         }
-        self._span.set_attributes(attributes)
+        self._span.attributes.update(attributes)
         self.latencies(live)
-        self._span.set_attribute(
-            "gen_ai.response.finish_reasons", [choice.finish_reason for choice in finished.choices]
-        )
+        reasons = tuple(choice.finish_reason for choice in finished.choices)
+        self._span.attributes["gen_ai.response.finish_reasons"] = reasons
         self._end(0)
 
     def latencies(self, live: LiveRequest) -> None:
         """What is known of where the time went and what it cost, on every outcome: seconds, parts of the TTFT in microseconds."""
+        if not self._span.recording:
+            return
         times, received = live.times, live.received
         prefill_s, decode_s = times.prefill_us / 1e6, times.decode_us / 1e6
         attributes: dict[str, int | float | str] = {
@@ -110,25 +112,25 @@ class RequestSpan:
             attributes["gen_ai.latency.time_to_first_token"] = live.first_token - received
         if (measured := live.ttft_parts()) is not None:
             attributes |= {f"octavo.ttft.{name}": value for name, value in asdict(measured[0]).items()}
-        self._span.set_attributes(attributes)
+        self._span.attributes.update(attributes)
 
     def fail(self, error: OctavoError) -> None:
         """The request ended otherwise; a cancel is recorded as a cancel."""
         status = error.status.name
-        self._span.set_attributes(
+        self._span.attributes.update(
             {"octavo.outcome": error.default_reason, "octavo.reason": error.reason, "error.type": status}
         )
         if status == "CANCELLED":
-            self._span.set_attribute("octavo.cancel.reason", error.reason)
+            self._span.attributes["octavo.cancel.reason"] = error.reason
         if status in _SERVER_FAULTS:
-            self._span.set_status(Status(StatusCode.ERROR, error.message))
+            self._span.fail(error.message)
         self._end(error.status.value[0])
 
     def _end(self, code: int) -> None:
         if not self.ended:
             self.ended = True
-            self._span.set_attribute("rpc.grpc.status_code", code)
-            self._span.end()
+            self._span.attributes["rpc.grpc.status_code"] = code
+            self._span.end(time.time_ns())
 
 
 def wall_ns(monotonic_s: float, now_s: float) -> int:

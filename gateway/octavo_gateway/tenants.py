@@ -32,6 +32,10 @@ class TenantDirectory:
             raise Unauthenticated("this API key is not known; check it", reason="invalid_api_key")
         return tenant
 
+    def names(self) -> list[str]:
+        """Every tenant that a key names; without keys the one that there is."""
+        return sorted({*self._by_hash.values(), *self._admins}) if self._by_hash else [DEFAULT_TENANT]
+
     def sees_all(self, tenant: str) -> bool:
         """Whether this tenant is shown the others' requests; without keys there are no others."""
         return not self._by_hash or tenant in self._admins

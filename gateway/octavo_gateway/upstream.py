@@ -23,6 +23,7 @@ from octavo_gateway.admission import AdmittedRequest, Limits
 from octavo_gateway.choice import TokenGap
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.requests import CancelOutcome
+from octavo_gateway.runs import RunTable
 from octavo_gateway.scheduler_wire import apply_event, limits_from, read_cost, submit_message
 
 HEARTBEAT_S: Final = 1.0
@@ -82,6 +83,7 @@ class Upstream:
         self._cancels: dict[str, list[asyncio.Future[CancelOutcome]]] = {}
         self._pauses: dict[str, list[asyncio.Future[str]]] = {}
         self._pending: deque[scheduler_pb2.AttachGatewayRequest] = deque()
+        self._runs = RunTable()
         self._writable = asyncio.Event()
         self._changed = asyncio.Event()
         self._connected = False
@@ -163,6 +165,7 @@ class Upstream:
         """The request has ended; later events of it are dropped."""
         self._live.pop(wire_id, None)
         self._attaches.pop(wire_id, None)
+        self._runs.forget(wire_id)
         if not self._live:
             self._idle.set()
 
@@ -236,7 +239,9 @@ class Upstream:
         call = self._stub.AttachGateway()
         tasks: list[asyncio.Task[None]] = []
         try:
-            hello = scheduler_pb2.GatewayHello(gateway_id=self._settings.gateway_id, boot_id=self._boot_id)
+            hello = scheduler_pb2.GatewayHello(
+                gateway_id=self._settings.gateway_id, boot_id=self._boot_id, takes_runs=True
+            )
             await call.write(scheduler_pb2.AttachGatewayRequest(hello=hello))
             first = await call.read()
             if not isinstance(first, scheduler_pb2.AttachGatewayResponse) or first.WhichOneof("message") != "welcome":
@@ -257,6 +262,7 @@ class Upstream:
         self._connected, self._lost_at, self._heard, self._hears_heartbeats = True, None, self._clock(), False
         self.connections += 1
         self._pending.clear()
+        self._runs.clear()
         self._welcome(welcome)
         self._log.info("connected to scheduler %s", welcome.scheduler_boot_id)
         for live in list(self._live.values()):
@@ -315,7 +321,10 @@ class Upstream:
             self._heard = self._clock()
             kind = message.WhichOneof("message")
             if kind == "events":
-                for event in message.events.events:
+                events = message.events
+                if events.HasField("runs"):
+                    self._runs.apply(events.runs, self._heard)
+                for event in events.events:
                     self._dispatch(event)
             elif kind == "welcome":
                 self._welcome(message.welcome)
@@ -334,7 +343,9 @@ class Upstream:
                 if not asked.done():
                     asked.set_result(event.pause_result.decision)
         elif live is not None:
-            apply_event(live, event, self._heard)
+            if kind == "accepted":
+                self._runs.name(live, event.accepted.handle)
+            apply_event(live, event, kind, self._heard)
 
     def _cancel_done(self, event: scheduler_pb2.RequestEvent, live: LiveRequest | None) -> None:
         result = event.cancel_result

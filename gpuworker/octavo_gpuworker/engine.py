@@ -90,6 +90,8 @@ class Engine:
         self.budget = budget
         self.steps = 0
         self.mixed_steps = 0
+        self.before_wait: Callable[[], None] = lambda: None
+        """Called when everything is ready for a step, right before the thread leaves the interpreter to others for its time."""
         self._start_transfer = start_transfer
         self._abort_transfer = abort_transfer
         self._on_end = on_end
@@ -294,6 +296,7 @@ class Engine:
         wall = time.time_ns()
         self._reporter.begin_step(step)
         batch = build_batch(step.chunks, self._by_slot, self._slots)
+        self.before_wait()
         try:
             result = self.backend.result(self.backend.launch(batch))
         except (MemoryError, RuntimeError) as error:

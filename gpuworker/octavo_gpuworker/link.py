@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 from octavo.rpc.channels import open_channel
+from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
 
@@ -21,7 +23,7 @@ from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.orders import LeaveOrder, OffloadOrder, Order, Report, TransferDone
 from octavo_gpuworker.steploop import StepLoop
 from octavo_gpuworker.transfer import Transfers
-from octavo_gpuworker.wire import orders_from, report_to
+from octavo_gpuworker.wire import fill_report, orders_from
 
 RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.05, 1.0
 STOOD_S = 5.0
@@ -72,7 +74,8 @@ class SchedulerLink:
         self._on_state = on_state
         self._on_leave = on_leave
         self._loop = asyncio.get_running_loop()
-        self._outbox: asyncio.Queue[Report] = asyncio.Queue()
+        self._outbox: deque[Report] = deque()
+        self._filled = asyncio.Event()
         self._leave: asyncio.Future[str] = self._loop.create_future()
         self._epoch = 0
         self._joined = False
@@ -102,8 +105,9 @@ class SchedulerLink:
     def _take(self, report: Report) -> None:
         if not self._joined:
             return
-        self._outbox.put_nowait(report)
-        if self._outbox.qsize() > BACKLOG_REPORTS:
+        self._outbox.append(report)
+        self._filled.set()
+        if len(self._outbox) > BACKLOG_REPORTS:
             self._joined = False
             self.rejoin(f"{BACKLOG_REPORTS} reports wait: the scheduler has stopped reading")
 
@@ -173,8 +177,7 @@ class SchedulerLink:
         await asyncio.to_thread(self._steps.quiesce)
         await self._transfers.quiesce()
         self._steps.engine.reset()
-        while not self._outbox.empty():
-            self._outbox.get_nowait()
+        self._outbox.clear()
 
     async def _serve(self, call: Call, epoch: int) -> None:
         """Reads and writes until one of both ends, or `rejoin` is called."""
@@ -220,21 +223,28 @@ class SchedulerLink:
                     self._take(Report())  # an idle worker would be silent for up to a second
 
     async def _write(self, call: Call, epoch: int) -> None:
-        number = 2
-        while True:
-            number += 1
-            report = await self._next_report()
-            message = report_to(report, time.time_ns())
-            message.draining = self._draining
-            await call.write(pb.AttachWorkerRequest(epoch=epoch, number=number, report=message))
-
-    async def _next_report(self) -> Report:
-        """The step thread's, or an empty one when a step takes long: silence means that the process stands, not that it works."""
+        number, silence = 2, StallGuard(SIGN_OF_LIFE_S)
         try:
-            async with asyncio.timeout(SIGN_OF_LIFE_S):
-                return await self._outbox.get()
-        except TimeoutError:
-            return Report()
+            while True:
+                number += 1
+                message = pb.AttachWorkerRequest(epoch=epoch, number=number)
+                report = await self._next_report(silence)
+                fill_report(message.report, report, time.time_ns())
+                message.report.draining = self._draining
+                await call.write(message)
+        finally:
+            silence.close()
+
+    async def _next_report(self, silence: StallGuard) -> Report:
+        """The step thread's, or an empty one when a step takes long: silence means that the process stands, not that it works."""
+        while not self._outbox:
+            self._filled.clear()
+            try:
+                with silence:
+                    await self._filled.wait()
+            except TimeoutError:
+                return Report()
+        return self._outbox.popleft()
 
 
 async def _raise_status(call: Call) -> None:

@@ -149,6 +149,7 @@ class PipelinedEngine(Engine):
 
     def _land(self, flight: _Flight) -> None:
         """Reads a launched step, books it, and lets go what waited for its end."""
+        self.before_wait()
         result = self.backend.result(flight.handle)
         self._relieved()
         self._reporter.begin_step(flight.step)

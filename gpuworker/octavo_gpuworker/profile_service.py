@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -25,9 +25,11 @@ class ProfileServicer(profile_pb2_grpc.ProfileServiceServicer):
         self._worker = ""
         self._backend = ""
         self._profiler: Profiler | None = None
+        self._busy: Callable[[], bool] = lambda: True
 
-    def attach(self, worker: str, backend: str, profiler: Profiler | None) -> None:
-        """The model is loaded; `profiler` None: this backend has none."""
+    def attach(self, worker: str, backend: str, profiler: Profiler | None, busy: Callable[[], bool]) -> None:
+        """The model is loaded; `profiler` None: this backend has none. `busy`: whether it holds sequences."""
+        self._busy = busy
         self._worker, self._backend, self._profiler = worker, backend, profiler
 
     async def Profile(
@@ -52,6 +54,8 @@ class ProfileServicer(profile_pb2_grpc.ProfileServiceServicer):
             return
         limit_s = request.limit_ms / 1000 or DEFAULT_LIMIT_S
         try:
+            if not self._busy():
+                yield pb.ProfileResponse(idle=True)
             found = await self._wait(wanted, limit_s)
         except TimeoutError:
             await context.abort(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import socket
 import sys
@@ -200,6 +201,7 @@ class Worker:
         limit_s = self._host.manifest.gpuworker.progress_timeout_s
         while True:
             await asyncio.sleep(min(1.0, limit_s / 4))
+            self.metrics.book()
             self._stuck = self.steps.stuck_for_s() > limit_s
             self._show_state()
 
@@ -224,8 +226,8 @@ class Worker:
         self.transfers.abort(xfer_id)
 
     def _emit(self, report: Report) -> None:
+        self.metrics.observe(report)  # before the link: what a scheduler has heard of, a scrape shows
         self.link.emit(report)
-        self._loop.call_soon_threadsafe(self.metrics.observe, report)
 
     def _ended(self, end: SequenceEnd) -> None:
         self._loop.call_soon_threadsafe(partial(self._record, end))
@@ -266,7 +268,7 @@ async def setup(host: Host) -> None:
         (pool.num_blocks - 1) * pool.block_tokens / worker.max_model_len,
     )
     await asyncio.to_thread(worker.warm_up)
-    profiles.attach(worker.worker_id, backend.name, backend.profiler)
+    profiles.attach(worker.worker_id, backend.name, backend.profiler, lambda: worker.engine.busy)
     worker.metrics.started("process", age_s)
     worker.metrics.started("weights", loaded - started)
     worker.metrics.started("warm_up", time.monotonic() - loaded)
@@ -275,3 +277,6 @@ async def setup(host: Host) -> None:
     )
     host.on_drain(worker.drain)
     host.spawn(worker.run(), "engine")
+    # what lives now lives to the end: a collection must not walk it while steps wait for the interpreter
+    gc.collect()
+    gc.freeze()

@@ -19,7 +19,7 @@ def roofline(metrics: WorkerMetrics | None, start_ns: int, end_ns: int) -> dict[
     """What the worker's steps achieved within a span's time, against the calibrated peaks; empty when it is not known."""
     if metrics is None or metrics.peaks is None:
         return {}
-    work = metrics.work.between(start_ns, end_ns + REPORT_LAG_NS)
+    work = metrics.work_between(start_ns, end_ns + REPORT_LAG_NS)
     if not work.seconds:
         return {}
     return {

@@ -34,6 +34,8 @@ class StepLoop:
         self._stopping = False
         self._paused = threading.Event()
         self._pause_wanted = False
+        self._ready: list[Report] = []
+        engine.before_wait = self._hand_over
         self._thread = threading.Thread(target=self._main, name="steps", daemon=True)
         self.last_progress_s = time.monotonic()
 
@@ -82,6 +84,7 @@ class StepLoop:
         last_report_s = last_live_s = 0.0
         while not self._stopping:
             if self._pause_wanted:
+                self._hand_over()
                 self._paused.set()
                 self._wake.wait(timeout=0.5)
                 self._wake.clear()
@@ -101,6 +104,17 @@ class StepLoop:
                 if report.live_seqs is not None:
                     last_live_s = now
                 last_report_s = now
-                self._emit(report)
+                self._ready.append(report)
             if not stepped:
+                self._hand_over()
                 self._wake.wait(timeout=max(0.001, last_report_s + due_s - now))
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Emits what is ready. While a next step is being made ready that would wake the loop's thread, which then takes the
+        interpreter whenever numpy lets go of it, and the compute threads wait for both.
+        """
+        if self._ready:
+            ready, self._ready = self._ready, []
+            for report in ready:
+                self._emit(report)

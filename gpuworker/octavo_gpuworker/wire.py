@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from octavo.packing import pack_u32, unpack_keys, unpack_u32
 from octavo.v1 import worker_pb2 as pb
@@ -24,6 +25,7 @@ from octavo_gpuworker.orders import (
     Sampling,
     SiblingOrder,
     StopOrder,
+    TokenLogprobs,
     UpdateOrder,
 )
 
@@ -122,50 +124,56 @@ def _sampling(params: pb.SamplingParams) -> Sampling:
 
 def report_to(report: Report, now_ns: int) -> pb.Report:
     """The message of one report, written at `now_ns` (wall clock)."""
-    message = pb.Report(
-        step=report.step,
-        steps=report.steps,
-        slots=pack_u32(report.slots),
-        counts=pack_u32(map(len, report.tokens)),
-        tokens=pack_u32(token for tokens in report.tokens for token in tokens),
-        computed_len=pack_u32(report.computed_len),
-        starved=pack_u32(report.starved),
-        prefill_tokens=report.prefill_tokens,
-        decode_seqs=report.decode_seqs,
-        failed_allocations=report.failed_allocations,
-        finishes=[
-            pb.SeqFinish(slot=f.slot, seq=f.seq, reason=f.reason, stop_token=f.stop_token, message=f.message)
-            for f in report.finishes
-        ],
-        released=[pb.Released(seq=r.seq, len=r.length, computed_len=r.computed_len) for r in report.released],
-        transfers_done=[
-            pb.TransferDone(
-                xfer_id=t.xfer_id,
-                ok_blocks=t.ok_blocks,
-                bytes=t.bytes,
-                lookup_us=t.lookup_us,
-                transfer_us=t.transfer_us,
-                tier=t.tier,
-                queue_us=t.queue_us,
-                deserialize_us=t.deserialize_us,
-            )
-            for t in report.transfers_done
-        ],
-        first_tokens=[
-            pb.FirstToken(
-                seq=f.seq,
-                wait_us=f.wait_us,
-                prefill_us=f.prefill_us,
-                chunks=f.chunks,
-                load_us=f.load_us,
-                sample_us=f.sample_us,
-                dispatch_us=f.dispatch_us,
-                report_us=max(0, now_ns - f.sampled_ns) // 1000 if f.sampled_ns else 0,
-            )
-            for f in report.first_tokens
-        ],
-    )
-    for per_slot in report.logprobs:
+    message = pb.Report()
+    fill_report(message, report, now_ns)
+    return message
+
+
+def fill_report(message: pb.Report, report: Report, now_ns: int) -> None:
+    """Puts a report into an empty message, at `now_ns` (wall clock). A field that is set costs most of what a step's message costs: few are."""
+    message.step = report.step
+    if report.slots:
+        message.slots, message.computed_len = pack_u32(report.slots), pack_u32(report.computed_len)
+        message.counts = pack_u32([len(tokens) for tokens in report.tokens])
+        message.tokens = pack_u32([token for tokens in report.tokens for token in tokens])
+    if report.starved:
+        message.starved = pack_u32(report.starved)
+    if report.failed_allocations:
+        message.failed_allocations = report.failed_allocations
+    if report.steps:
+        message.steps, message.decode_seqs = report.steps, report.decode_seqs
+        if report.prefill_tokens:
+            message.prefill_tokens = report.prefill_tokens
+        times = message.times
+        times.wall_us, times.forward_us, times.sample_us = report.wall_us, report.forward_us, report.sample_us
+        times.host_us = max(0, report.wall_us - report.forward_us - report.sample_us)
+    for f in report.finishes:
+        message.finishes.add(slot=f.slot, seq=f.seq, reason=f.reason, stop_token=f.stop_token, message=f.message)
+    for r in report.released:
+        message.released.add(seq=r.seq, len=r.length, computed_len=r.computed_len)
+    for first in report.first_tokens:
+        message.first_tokens.add(
+            seq=first.seq,
+            wait_us=first.wait_us,
+            prefill_us=first.prefill_us,
+            chunks=first.chunks,
+            load_us=first.load_us,
+            sample_us=first.sample_us,
+            dispatch_us=first.dispatch_us,
+            report_us=max(0, now_ns - first.sampled_ns) // 1000 if first.sampled_ns else 0,
+        )
+    for done in report.transfers_done:
+        message.transfers_done.add(**asdict(done))
+    if any(report.logprobs):
+        _fill_logprobs(message, report.logprobs)
+    if report.live_seqs is not None and report.live_transfers is not None:
+        message.live.CopyFrom(
+            pb.LiveList(seqs=report.live_seqs, transfers=report.live_transfers, orders_applied=report.orders_applied)
+        )
+
+
+def _fill_logprobs(message: pb.Report, logprobs: list[list[TokenLogprobs]]) -> None:
+    for per_slot in logprobs:
         for item in per_slot:
             message.logprobs.add(
                 token=item.token,
@@ -173,15 +181,3 @@ def report_to(report: Report, now_ns: int) -> pb.Report:
                 top_tokens=pack_u32(item.top_tokens),
                 top_logprobs=item.top_logprobs,
             )
-    if report.steps:
-        host_us = max(0, report.wall_us - report.forward_us - report.sample_us)
-        message.times.CopyFrom(
-            pb.StepTimes(
-                wall_us=report.wall_us, forward_us=report.forward_us, sample_us=report.sample_us, host_us=host_us
-            )
-        )
-    if report.live_seqs is not None and report.live_transfers is not None:
-        message.live.CopyFrom(
-            pb.LiveList(seqs=report.live_seqs, transfers=report.live_transfers, orders_applied=report.orders_applied)
-        )
-    return message

@@ -18,6 +18,7 @@ OctavoError
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import grpc
@@ -195,7 +196,13 @@ REASON_ERRORS: dict[str, type[OctavoError]] = {
 """Reason words that override OUTCOME_ERRORS."""
 
 
+REASON_FIELDS: dict[str, str] = {"rejected-deadline": "deadline_ms"}
+"""The field at fault where the scheduler's message does not begin with it."""
+
+
 def from_outcome(outcome: str, reason: str, message: str, retry_after_s: float = 0.0) -> OctavoError:
-    """The exception for a terminal outcome other than `finished`."""
+    """The exception for a terminal outcome other than `finished`; a refusal's field is the one its message begins with."""
     kind = REASON_ERRORS.get(reason) or OUTCOME_ERRORS.get(outcome, InternalError)
-    return kind(message or reason, reason=reason, retry_after_s=retry_after_s)
+    named = re.match(r"[a-z][a-z0-9_.]*(?=: )", message) if outcome == "rejected" else None
+    field = named.group() if named is not None else REASON_FIELDS.get(reason, "")
+    return kind(message or reason, reason=reason, field=field, retry_after_s=retry_after_s)

@@ -438,9 +438,9 @@ def check_values(manifest: Manifest) -> None:
 
 
 def _check_bounds(manifest: Manifest) -> None:
-    for section in section_names():
-        for item in fields(given := getattr(manifest, section)):
-            key, value = f"{section}.{item.name}", getattr(given, item.name)
+    for section in fields(Manifest):
+        for item in fields(given := getattr(manifest, section.name)):
+            key, value = f"{section.name}.{item.name}", getattr(given, item.name)
             if key in ("deployment.secret", "tenants.keys"):
                 continue  # no message repeats a secret
             problem = number_problem(key, value) or text_problem(value)
@@ -472,8 +472,3 @@ def _check_tier_limits(key: str, given: Mapping[str, Mapping[str, float]]) -> No
                 raise ManifestError(f"{key}.{tenant}: {tier!r} is unknown; use {', '.join(KEEPING_TIERS)}", field=key)
             if not limit >= 0:
                 raise ManifestError(f"{key}.{tenant}.{tier}: {limit!r} is too small; give at least 0", field=key)
-
-
-def section_names() -> list[str]:
-    """Names of the manifest's sections, in order."""
-    return [item.name for item in fields(Manifest)]

@@ -3,6 +3,9 @@
 Device time: the wall time of every report is split over the sequences that advanced in it, by the step-cost model
 (costs.py), so that the sums over requests equal the time of all steps. KV of a pool: block tables times time, where
 siblings' common blocks count once and a block that two requests share counts for both.
+
+An end is told before the last step that was launched for it has ended. What comes then is booked, but in no told cost: `note_untold` counts
+it, so that told costs and the counter together are the time of all steps.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
+from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.request import Cost, Request, Sequence
 
@@ -23,13 +27,13 @@ def charge(
     counts: Items[int],
     contexts: Items[int],
     prefilled: Mapping[int, int],
-) -> None:
+) -> bool:
     """Splits `wall_us` of the worker's `steps` over the sequences that `advanced` in them, and charges their decodes.
 
     The prefill of a first residency was charged when it was admitted, and no tenant pays for a recompute.
 
     Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them (by their
-    place) that had sampled nothing in this residency before, with the positions computed for them.
+    place) that had sampled nothing in this residency before, with the positions computed for them. False: it could not be split.
     """
     costs = worker.costs
     decode_us, context_us = costs.decode_seq_us, costs.context_token_us
@@ -38,28 +42,35 @@ def charge(
         weights[at] = costs.prefill_token_us * tokens + context_us * contexts[at]
     total = sum(weights)
     if wall_us <= 0 or total <= 0:
-        return
+        return wall_us <= 0
     scale = wall_us / total
     # tenants are charged what such steps are predicted to take: a slow moment of the machine is nobody's fault
     predicted = 1 + steps * costs.fixed_us / total
     if not prefilled:  # nearly every report
         for sequence, weight in zip(advanced, weights, strict=True):
-            request = sequence.choice.request
-            request.cost.decode_us += weight * scale
-            for account in request.accounts:
+            sequence.cost.decode_us += weight * scale
+            for account in sequence.accounts:
                 account.virtual_us += weight * predicted * account.per_us
-        return
+        return True
     for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):
-        choice = sequence.choice
-        cost = choice.request.cost
         if at not in prefilled:
-            cost.decode_us += weight * scale
-            for account in choice.request.accounts:
+            sequence.cost.decode_us += weight * scale
+            for account in sequence.accounts:
                 account.virtual_us += weight * predicted * account.per_us
-        elif choice.residencies > 1:
-            cost.recompute_us += weight * scale
+        elif sequence.choice.residencies > 1:
+            sequence.cost.recompute_us += weight * scale
         else:
-            cost.prefill_us += weight * scale
+            sequence.cost.prefill_us += weight * scale
+    return True
+
+
+def note_untold(cell: Cell, request: Request) -> None:
+    """Counts the device time of an ended request that no message told, once nothing more is charged to it."""
+    if request.outcome is None or request.holds or (request.deliveries and request.told_device_us < 0):
+        return
+    taken_us = request.cost.device_us
+    cell.counters["untold_device_us"] += taken_us - max(0.0, request.told_device_us)
+    request.told_device_us = taken_us
 
 
 def accrue(sequence: Sequence, block_bytes: int, now_us: int) -> None:

@@ -12,7 +12,8 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from typing import Any, TextIO
+from functools import partial
+from typing import Any, TextIO, TypeVar
 
 from octavo_scheduler import events, orders
 from octavo_scheduler.core import Core
@@ -147,16 +148,23 @@ class Replay:
     orders: int = 0
     difference: str = ""
     """The first event whose orders differ, with both; empty: all are byte-equal."""
+    cut: bool = False
+    """The last line is half a line: the scheduler was killed while it wrote, and all before it was replayed."""
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Any]:
-    """The header as an object, then one list per line. Raises BadLog naming the line."""
-    number = 0
+    """The header as an object, then one list per line; None for a last line that was cut off. Raises BadLog naming the line."""
+    number, cut = 0, ""
     for number, line in enumerate(lines, start=1):
+        if cut:
+            raise BadLog(cut)
         try:
             content = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise BadLog(f"line {number}: is not JSON: {error}") from error
+            cut = f"line {number}: is not JSON: {error}"
+            if number == 1 or isinstance(error, RecursionError):
+                raise BadLog(cut) from error
+            continue
         if number == 1:
             if not isinstance(content, dict) or content.get(FORMAT) != VERSION:
                 raise BadLog(
@@ -165,6 +173,8 @@ def read_log(lines: Iterable[str]) -> Iterator[Any]:
         elif not isinstance(content, list) or not content:
             raise BadLog(f"line {number}: must be a list that begins with event, collect or drain")
         yield content
+    if cut:
+        yield None
     if not number:
         raise BadLog("line 1: the log is empty")
 
@@ -181,6 +191,26 @@ def _core_of(header: Mapping[str, Any]) -> Core:
         raise BadLog(f"line 1: policy is of another version: {error}") from error
 
 
+T = TypeVar("T")
+
+
+def _given(number: int, to_core: Callable[[], T]) -> T:
+    """What the core makes of one entry. BadLog naming the event when its fields are not what an event has."""
+    try:
+        return to_core()
+    except BadLog:
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise BadLog(
+            f"event {number}: cannot be handled as it stands ({type(error).__name__}: {error}); "
+            "the log is damaged, or of another version"
+        ) from error
+
+
+def _handle(core: Core, event: Any) -> Effects:
+    return core.handle(from_plain(event))
+
+
 def replay(lines: Iterable[str]) -> Replay:
     """Feeds a new core what the log says and compares every order. Raises BadLog."""
     log = read_log(lines)
@@ -188,10 +218,13 @@ def replay(lines: Iterable[str]) -> Replay:
     core = _core_of(header)
     result = Replay()
     for entry in log:
+        if entry is None:
+            result.cut = True
+            return result
         if entry[0] == "event" and (len(entry) != 3 or not isinstance(entry[1], dict)):
             raise BadLog(f'event {result.events + 1}: must be ["event", event, orders]')
         if entry[0] == "event":
-            effects = core.handle(from_plain(entry[1]))
+            effects = _given(result.events + 1, partial(_handle, core, entry[1]))
             result.events += 1
             result.orders += sum(len(batch) for _epoch, batch in effects.orders)
             logged = json.dumps(entry[2], separators=(",", ":"))
@@ -199,7 +232,7 @@ def replay(lines: Iterable[str]) -> Replay:
                 result.difference = f"event {result.events} ({entry[1]['']}): logged {logged}, replayed {given}"
                 return result
         elif entry[0] == "collect":
-            core.collect(entry[1])
+            _given(result.events, partial(core.collect, entry[1]))
         elif entry[0] == "drain":
             core.drain()
         else:

@@ -57,6 +57,10 @@ CELL_COUNTERS: Final = (
     ("tier_hit_tokens", "Prompt tokens whose KV came from a kvstore."),
     ("prefill_tokens", "Prompt tokens computed."),
     ("decode_tokens", "Decode positions computed."),
+    (
+        "untold_device_us",
+        "Device time in no told cost: of steps that ended after their request's end was told, or whose gateway was gone, microseconds.",
+    ),
     ("steps", "Forward passes of all workers."),
     ("mixed_steps", "Forward passes with both prefill and decode."),
     ("budget_changes", "Step budgets ordered because the ITL targets of what runs asked for another one."),

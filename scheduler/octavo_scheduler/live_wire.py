@@ -22,7 +22,7 @@ from octavo_scheduler.limits.shown import tenant_rows
 from octavo_scheduler.orders import Fact
 from octavo_scheduler.request import Cost, Phase, Request, Sequence
 from octavo_scheduler.status import counters
-from octavo_scheduler.wire import write_cost
+from octavo_scheduler.update_wire import write_cost
 
 Owned = TypeVar("Owned", Request, Fact)
 

@@ -125,6 +125,8 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
         update.cached_by_tier = request.cached_by_tier
         update.times = times_of(request)
         update.cost = request.cost
+        if request.told_device_us < 0:
+            request.told_device_us = request.cost.device_us
         delivery.finished_sent = True
     return left
 

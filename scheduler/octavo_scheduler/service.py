@@ -21,7 +21,7 @@ from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import drain_wire, events, live_wire, wire
 from octavo_scheduler.books.ledger import TECHNIQUES
-from octavo_scheduler.books.ledger_wire import ledger_answer
+from octavo_scheduler.books.ledger_wire import ledger_answer, seen_tenants
 from octavo_scheduler.connections import (
     Connection,
     GatewayConnection,
@@ -31,6 +31,7 @@ from octavo_scheduler.connections import (
 )
 from octavo_scheduler.driver import Driver
 from octavo_scheduler.status import cell_load, status
+from octavo_scheduler.update_wire import UpdateWriter
 
 STUCK_WRITE_S = 5.0
 HEARTBEAT_S = 1.0
@@ -66,6 +67,11 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             known = ", ".join(TECHNIQUES)
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"technique: {request.technique!r} is none of {known}"
+            )
+        if request.tenant and request.tenant not in (tenants := seen_tenants(self._driver.core.cell)):
+            known = ", ".join(tenants) or "none yet"
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"tenant: {request.tenant!r} is unknown here; known: {known}"
             )
         return ledger_answer(self._driver.core.cell, request.technique, request.tenant)
 
@@ -170,7 +176,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
 
         welcome = pb.AttachGatewayResponse(welcome=self.welcome())
         connection.welcome_due = False
-        reader, writer = self._read_gateway(context, connection), self._write_gateway(context, connection)
+        reader = self._read_gateway(context, connection)
+        writer = self._write_gateway(context, connection, UpdateWriter(runs=hello.takes_runs))
         await self._serve(context, connection, welcome, reader, writer, leave)
 
     async def _read_gateway(self, context: Context, connection: GatewayConnection) -> None:
@@ -182,7 +189,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             if event is not None:
                 driver.feed(event)
 
-    async def _write_gateway(self, context: Context, connection: GatewayConnection) -> None:
+    async def _write_gateway(self, context: Context, connection: GatewayConnection, updates_as: UpdateWriter) -> None:
         heartbeat = pb.AttachGatewayResponse(heartbeat=pb.Heartbeat())
         guard, beat = StallGuard(self._stuck_write_s), StallGuard(HEARTBEAT_S)
         while await self._woken(context, connection, heartbeat, guard, beat):
@@ -195,9 +202,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)), guard)
             # what comes while a write is under way is in the cursors, and leaves with the next message
             while not connection.closed.is_set() and (updates := self._driver.collect(connection.number)):
-                now_us = self._driver.clock_us()
-                batch = [event for update in updates for event in wire.write_update(update, now_us)]
-                await self._write(context, pb.AttachGatewayResponse(events=pb.RequestEvents(events=batch)), guard)
+                await self._write(context, updates_as.write(updates, self._driver.clock_us()), guard)
 
     def welcome(self) -> pb.GatewayWelcome:
         """The limits in force."""

@@ -12,9 +12,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
-from octavo_scheduler.outbox import Update
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
-from octavo_scheduler.request import Cost
 
 MAX_ORDERS_BYTES = 2 * 2**20
 """Orders of one message, well below the 4 MB limit."""
@@ -130,85 +128,6 @@ def write_store_order(order: orders.Forget | orders.Keep) -> pb.AttachStoreRespo
         return pb.AttachStoreResponse(pin=pb.PinOrder(keys=pack_keys(order.keys), pinned=order.pinned))
     forget = pb.ForgetOrder(keys=pack_keys(order.keys), namespace=order.namespace, below=True)
     return pb.AttachStoreResponse(forget=forget)
-
-
-def write_update(update: Update, now_us: int) -> Iterator[pb.RequestEvent]:
-    """The RequestEvents of one update, in order; `now_us` is the core's clock."""
-    name = update.request_id
-    if update.accepted:
-        accepted = pb.Accepted(attempt=update.attempt, max_tokens=update.max_tokens, degraded=update.degraded)
-        if update.attached_to is not None:
-            accepted.attached = True
-            accepted.gateway_state = update.attached_to.gateway_state
-            accepted.prompt_tokens = update.attached_to.prompt.tobytes()
-        yield pb.RequestEvent(request_id=name, accepted=accepted)
-    for part in update.tokens:
-        tokens = pb.Tokens(index=part.index, tokens=pack_u32(part.tokens))
-        setattr(tokens, "from", part.start)
-        if not part.start and update.first_token_us >= 0:
-            tokens.relay_us = max(0, now_us - update.first_token_us)
-        for item in part.logprobs:
-            tokens.logprobs.add().MergeFromString(item)
-        yield pb.RequestEvent(request_id=name, tokens=tokens)
-    for end in update.ended:
-        choice = pb.ChoiceFinished(index=end.index, reason=end.reason, tokens=end.tokens, stop_token=end.stop_token)
-        yield pb.RequestEvent(request_id=name, choice_finished=choice)
-    if update.finished is not None:
-        yield pb.RequestEvent(request_id=name, finished=_finished(update))
-    if update.pause is not None:
-        yield pb.RequestEvent(request_id=name, pause_result=pb.PauseResult(decision=update.pause))
-    if update.cancel is not None:
-        answer = update.cancel
-        result = pb.CancelResult(
-            found=answer.found,
-            outcome=answer.outcome,
-            last_step=answer.last_step,
-            blocks_freed=answer.blocks_freed,
-            latency_us=answer.latency_us,
-            cost=write_cost(answer.cost) if answer.cost is not None else None,
-        )
-        yield pb.RequestEvent(request_id=name, cancel_result=result)
-
-
-def _finished(update: Update) -> pb.RequestFinished:
-    outcome = update.finished
-    if outcome is None:
-        raise ValueError("the update has no outcome")
-    finished = pb.RequestFinished(
-        outcome=outcome.outcome,
-        reason=outcome.reason,
-        message=outcome.message,
-        retry_after_us=outcome.retry_after_us,
-        cached_tokens=update.cached_tokens,
-        cached_by_tier=update.cached_by_tier,
-    )
-    if update.cost is not None:
-        finished.cost.CopyFrom(write_cost(update.cost))
-    times = update.times
-    if times is not None:
-        finished.times.CopyFrom(
-            pb.RequestTimes(
-                queue_us=times.queue_us,
-                kv_load_us=times.kv_load_us,
-                worker_wait_us=times.worker_wait_us,
-                prefill_us=times.prefill_us,
-                decode_us=times.decode_us,
-                scheduler_us=times.scheduler_us,
-                preemptions=times.preemptions,
-                attempts=times.attempts,
-                first_token_us=times.first_token_us,
-                retry_us=times.retry_us,
-                sample_us=times.sample_us,
-                dispatch_us=times.dispatch_us,
-                report_us=times.report_us,
-            )
-        )
-    return finished
-
-
-def write_cost(cost: Cost) -> pb.RequestCost:
-    """A request's cost."""
-    return pb.RequestCost(**cost.figures())
 
 
 # -- worker --------------------------------------------------------------------------------------------------------

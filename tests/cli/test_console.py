@@ -31,7 +31,7 @@ def play(watcher: ConsoleWatcher) -> None:
     watcher.record("gateway", Record("error", "ended with exit code 3: cannot start: no model"))
     watcher.record("gpuworker-0", Record("", '  File "load.py", line 3'))
     watcher.changed(WORKER, replace(WORKER, state="serving"), 2.34)
-    watcher.ready({"grpc": "grpc://127.0.0.1:1"}, 3.21)
+    watcher.ready({"grpc": "grpc://127.0.0.1:1", "http": "http://127.0.0.1:2"}, 3.21)
 
 
 def test_plain_lines_off_a_terminal() -> None:
@@ -43,7 +43,8 @@ def test_plain_lines_off_a_terminal() -> None:
         "gpuworker-0: loading weights: 100%",
         "gateway: the scheduler does not answer yet",
         "gpuworker-0  ready  127.0.0.1:5  pid 7  2.3 s",
-        "octavo is ready in 3.2 s: grpc grpc://127.0.0.1:1",
+        "page         ready  http://127.0.0.1:2/  chat and the live view, for a browser",
+        "octavo is ready in 3.2 s: grpc grpc://127.0.0.1:1  http http://127.0.0.1:2",
     ]
 
 
@@ -52,7 +53,7 @@ def test_a_bar_on_a_terminal_that_goes_away() -> None:
     play(watcher)
     text = out.getvalue()
     assert "100%" in text and "\x1b[" in text
-    assert text.rstrip().endswith("octavo is ready in 3.2 s: grpc grpc://127.0.0.1:1")
+    assert text.rstrip().endswith("octavo is ready in 3.2 s: grpc grpc://127.0.0.1:1  http http://127.0.0.1:2")
 
 
 def test_progress_in_the_reason_of_a_worker_that_is_starting() -> None:

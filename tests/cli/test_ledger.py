@@ -23,6 +23,8 @@ class Books(scheduler_pb2_grpc.SchedulerServiceServicer):
     def GetLedger(self, request: pb.GetLedgerRequest, context: grpc.ServicerContext) -> pb.GetLedgerResponse:
         if request.technique == "magic":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "technique: 'magic' is none of prefix_cache, tier_load")
+        if request.tenant == "nobody":
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "tenant: 'nobody' is unknown here; known: acme, globex")
         rows = [
             pb.LedgerRow(
                 technique="prefix_cache", entries=4, saved_ms=10, cost_ms=1, held_ms=3, hits=2, hit_tokens=64,
@@ -94,6 +96,9 @@ def test_the_tables_hold_every_figure_and_nothing_unused(address: str) -> None:
 def test_errors_name_the_option(address: str) -> None:
     with pytest.raises(InvalidRequest, match=r"--technique: 'magic' is none of"):
         ask_ledger(address, "magic", "")
+    with pytest.raises(InvalidRequest, match=r"--tenant: 'nobody' is unknown here; known: acme") as raised:
+        ask_ledger(address, "", "nobody")
+    assert raised.value.field == "tenant"
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 does not answer"):
         ask_ledger("127.0.0.1:1", "", "")
 

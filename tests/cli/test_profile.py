@@ -22,14 +22,17 @@ SERVICES = (
 
 
 class Recorder(profile_pb2_grpc.ProfileServiceServicer):
-    def __init__(self, refuses: grpc.StatusCode | None = None) -> None:
+    def __init__(self, refuses: grpc.StatusCode | None = None, idle: bool = False) -> None:
         self.refuses = refuses
+        self.idle = idle
         self.asked: list[pb.ProfileRequest] = []
 
     async def Profile(self, request, context):
         self.asked.append(request)
         if self.refuses is not None:
             await context.abort(self.refuses, "in these words")
+        if self.idle:
+            yield pb.ProfileResponse(idle=True)
         yield pb.ProfileResponse(summary=pb.ProfileSummary(steps=request.steps, worker="w1"))
         yield pb.ProfileResponse(trace=b'{"traceEvents"')
         yield pb.ProfileResponse(trace=b": []}")
@@ -81,6 +84,14 @@ async def test_the_trace_comes_in_pieces() -> None:
     assert found.trace == b'{"traceEvents": []}'
     assert (found.summary.steps, found.summary.worker) == (7, "w1")
     assert (recorder.asked[0].steps, recorder.asked[0].limit_ms) == (7, 2500)
+    await server.stop(None)
+
+
+async def test_an_idle_worker_is_told_at_once() -> None:
+    server, address = await serve(Recorder(idle=True))
+    said: list[str] = []
+    found = await record(address, 7, 2.5, lambda: said.append("idle"))
+    assert said == ["idle"] and found.summary.steps == 7 and found.trace == b'{"traceEvents": []}'
     await server.stop(None)
 
 

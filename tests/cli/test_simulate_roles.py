@@ -56,7 +56,9 @@ def test_the_command_prints_goodput_idle_time_and_what_is_full_first(tmp_path: P
         for length in ("short", "long"):
             assert f"goodput/{setup}/{length}" in names
     assert {"idle_prefill/1p1d/long", "idle_decode/1p1d/long", "idle_both/aggregated/long"} <= names
-    assert "idle; first to be full" in done.output and "prefill" in done.output
+    *_figures, head, short, _hybrid, long, last = done.output.rstrip().splitlines()
+    assert "idle; first to be full" in head and "prefill" in last  # what is compared stands last, below the figures
+    assert short.startswith("octavo: aggregated short") and long.startswith("octavo: aggregated long")
 
 
 def test_roles_take_one_rate() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.rpc.tracing import context_from, record_span, start_tracing
+from octavo.rpc.tracing import OpenSpan, format_traceparent, record_span, start_tracing
 from octavo.ttft import PARTS
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.main import app
@@ -35,11 +35,9 @@ def write_request(folder: Path, number: int, queue_ms: float, tenant: str = "def
     provider = start_tracing("gateway", "1", otlp_endpoint="", trace_dir=folder, sample=1.0)
     tracer = provider.get_tracer("t")
     parts = {"gateway": 1.0, "tokenize": 0.5, "queue": queue_ms, "prefill": 20.0, "sample": 0.5, "transport": 2.0}
-    span = tracer.start_span(
-        "request",
-        context=context_from(PARENT.format(trace=number, span=9)),
-        start_time=ms(0),
-        attributes={
+    span = OpenSpan(tracer, "request", PARENT.format(trace=number, span=9), ms(0))
+    span.attributes.update(
+        {
             "gen_ai.request.id": f"req-{number}",
             "octavo.tenant": tenant,
             "octavo.outcome": "finished" + evil,
@@ -49,8 +47,7 @@ def write_request(folder: Path, number: int, queue_ms: float, tenant: str = "def
             **{f"octavo.ttft.{name}_us": int(parts.get(name, 0) * 1000) for name in PARTS},
         },
     )
-    context = span.get_span_context()
-    parent = PARENT.format(trace=context.trace_id, span=context.span_id)
+    parent = format_traceparent(span.context)
     interrupted = record_span(tracer, "attempt", parent, ms(1), ms(4), {"octavo.reason": "worker-lost"})
     record_span(tracer, "preempted", parent, ms(4), ms(6), links=[interrupted])
     record_span(
@@ -63,7 +60,7 @@ def write_request(folder: Path, number: int, queue_ms: float, tenant: str = "def
         events=[("chunk", ms(7), {"octavo.tokens": 7})],
     )
     record_span(tracer, "decode", parent, ms(26), ms(60), error="worker lost" if evil else "")
-    span.end(end_time=ms(60))
+    span.end(ms(60))
     provider.shutdown()
     return f"{number:032x}"
 

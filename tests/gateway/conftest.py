@@ -108,6 +108,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         setattr(tokens, "from", start)
         self.send(scheduler_pb2.RequestEvent(request_id=request_id, tokens=tokens))
 
+    def runs(self, runs: scheduler_pb2.TokenRuns) -> None:
+        message = scheduler_pb2.AttachGatewayResponse(events=scheduler_pb2.RequestEvents(runs=runs))
+        self._outbox.put_nowait(message)
+
     def choice_finished(
         self, request_id: str, reason: str, tokens: int = 0, index: int = 0, stop_token: int = 0
     ) -> None:

@@ -98,7 +98,8 @@ async def test_it_serves_reports_health_and_drains(
             model__chat_template_blake3=chat_template_hash(files),
         )
         try:
-            assert (await stack.scheduler.next("hello")).gateway_id == "process"
+            hello = await stack.scheduler.next("hello")
+            assert hello.gateway_id == "process" and hello.takes_runs
             address = await grpc_address(process)
             async with open_channel(address) as channel:
                 await serving(channel)

@@ -22,6 +22,7 @@ def ended(**given: Any) -> Any:
         "finished": True, "error": None, "outcome": "finished", "cached_tokens": 0, "completion_tokens": 100,
         "received": 10.0, "first_token": 10.05, "last_token": 11.0, "completed": 11.1, "gap_tokens": 99, "late_tokens": 0,
         "longest_gap_s": 0.02, "admitted": SimpleNamespace(prompt_ids=[1] * 200, slo_class=""), "parts": TtftParts(queue_us=50_000), "cost": Cost(),
+        "choices": [SimpleNamespace(pieces=["so"], tail="")],
     }  # fmt: skip
     values |= given
     parts = values.pop("parts")
@@ -65,6 +66,17 @@ def test_a_cancelled_request_is_not_judged_and_a_class_without_targets_is_met(me
     text = prometheus_client.generate_latest(registry).decode()
     judged = [line for line in text.splitlines() if line.startswith("octavo_gateway_slo_requests_total{")]
     assert judged == ['octavo_gateway_slo_requests_total{cause="",result="met",slo_class="batch"} 1.0']
+
+
+def test_an_answer_that_is_a_tool_call_is_timed_to_its_last_token(metrics: Any) -> None:
+    counted, registry = metrics
+    call = SimpleNamespace(pieces=['{"name": "now", ', '"arguments": {}'], tail="}")
+    counted.ended(ended())
+    counted.ended(ended(choices=[call, SimpleNamespace(pieces=["no"], tail="")]))
+    counted.ended(ended(finished=False, outcome="cancelled", error=Cancelled("x", reason="gone"), choices=[call]))
+    name = "octavo_gateway_time_to_valid_tool_call_seconds"
+    assert registry.get_sample_value(f"{name}_count") == 1
+    assert registry.get_sample_value(f"{name}_sum") == pytest.approx(1.0)
 
 
 def test_lengths_are_classes(metrics: Any) -> None:

@@ -16,12 +16,18 @@ from tests.gpuworker.scripted import admit
 from tests.gpuworker.test_service import running_worker
 
 
-async def call(address: str, **request) -> tuple[profile_pb2.ProfileSummary, bytes]:
+async def call(address: str, on_first=lambda answer: None, **request) -> tuple[profile_pb2.ProfileSummary, bytes]:
     channel = open_channel(address)
     try:
         stub = profile_pb2_grpc.ProfileServiceStub(channel)
-        answers = [answer async for answer in stub.Profile(profile_pb2.ProfileRequest(**request), timeout=20)]
-        return answers[0].summary, b"".join(answer.trace for answer in answers)
+        answers = []
+        async for answer in stub.Profile(profile_pb2.ProfileRequest(**request), timeout=20):
+            if not answers:
+                on_first(answer)
+            answers.append(answer)
+        idle, *rest = answers if answers[0].idle else (None, *answers)
+        assert idle is None or idle == profile_pb2.ProfileResponse(idle=True)
+        return rest[0].summary, b"".join(answer.trace for answer in rest)
     finally:
         await channel.close(None)
 
@@ -44,7 +50,7 @@ async def test_the_trace_shows_what_the_table_chose(tmp_path) -> None:
     servicer = ProfileServicer()
     server, address = await serve(servicer)
     async with running_worker(tmp_path) as (worker, _, scheduler):
-        servicer.attach(worker.worker_id, worker.backend.name, worker.backend.profiler)
+        servicer.attach(worker.worker_id, worker.backend.name, worker.backend.profiler, lambda: worker.engine.busy)
         stream = await scheduler.stream()
         await stream.join(1)
         wanted = asyncio.create_task(call(address, steps=4, limit_ms=10_000))
@@ -99,7 +105,7 @@ async def test_a_worker_that_loads_and_a_backend_without_a_profiler() -> None:
     servicer = ProfileServicer()
     server, address = await serve(servicer)
     assert await refusal(address, steps=1) == ("UNAVAILABLE", "the worker is still loading its model; try again")
-    servicer.attach("w1", "native", None)
+    servicer.attach("w1", "native", None, lambda: True)
     code, words = await refusal(address, steps=1)
     assert code == "FAILED_PRECONDITION"
     assert words.startswith("the native backend has no profiler; start the worker with engine.kernels")
@@ -110,13 +116,14 @@ async def test_an_idle_worker_ends_the_wait_and_can_be_asked_again(tmp_path) -> 
     servicer = ProfileServicer()
     server, address = await serve(servicer)
     async with running_worker(tmp_path) as (worker, _, scheduler):
-        servicer.attach(worker.worker_id, worker.backend.name, worker.backend.profiler)
+        servicer.attach(worker.worker_id, worker.backend.name, worker.backend.profiler, lambda: worker.engine.busy)
         code, words = await refusal(address, steps=3, limit_ms=50)
         assert (code, words.split(";")[0]) == ("DEADLINE_EXCEEDED", "fewer than 3 steps ran within 0.05 s")
         stream = await scheduler.stream()
         await stream.join(1)
-        wanted = asyncio.create_task(call(address, steps=2, limit_ms=10_000))
-        await asyncio.sleep(0.05)
+        first = asyncio.get_running_loop().create_future()
+        wanted = asyncio.create_task(call(address, steps=2, limit_ms=10_000, on_first=first.set_result))
+        assert (await first).idle, "told before anything ran"
         await stream.orders(admit(1, blocks=range(1, 12), max_len=40))
         assert (await wanted)[0].steps == 2
     await server.stop(None)

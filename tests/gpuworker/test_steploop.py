@@ -207,3 +207,31 @@ def test_stop_before_start_is_harmless(decoder) -> None:
     pool = KvPool(decoder.config, 4, 4, torch.float32)
     engine = Engine(TorchBackend(decoder, pool), budget=StepBudget(4, 4, 4), start_transfer=lambda order: None)
     StepLoop(engine, print, print).stop()
+
+
+def test_a_report_is_handed_over_when_the_next_step_is_ready_and_the_last_one_at_once(decoder) -> None:
+    """Between two steps the loop's thread must not be woken: it would take the interpreter from what prepares the next one."""
+    pool = KvPool(decoder.config, 300, 4, torch.float32)
+    engine = Engine(TorchBackend(decoder, pool), budget=StepBudget(64, 64, 16), start_transfer=lambda order: None)
+    said: list[str] = []
+    emitted = threading.Event()
+    launch = engine.backend.launch
+
+    def launched(batch, before=None):
+        said.append("step")
+        return launch(batch, before)
+
+    def emit(report) -> None:
+        if report.steps:
+            said.append("report")
+        if report.released:
+            emitted.set()
+
+    engine.backend.launch = launched
+    loop = StepLoop(engine, emit, lambda error: None)
+    loop.post([admit(1, blocks=range(1, 5), max_len=8)])
+    loop.start()
+    assert emitted.wait(10)
+    loop.stop()
+    # prefill and first token, then one more token
+    assert said == ["step", "report", "step", "report"]

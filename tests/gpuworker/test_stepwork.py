@@ -77,3 +77,20 @@ def test_metrics_hold_steps_against_the_measured_peaks() -> None:
     assert registry.get_sample_value("octavo_worker_bound_seconds_total", {"bound": "compute"}) == 0
     assert registry.get_sample_value("octavo_worker_busy_seconds_total", {"kind": "decode"}) == 0
     assert registry.get_sample_value("octavo_worker_steps_total") == 1
+
+
+def test_reports_are_booked_by_a_scrape_and_by_the_clock_and_never_twice() -> None:
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry, 9, lambda: {("step", "native", "chosen"): calls}, {}, MODEL)
+    calls = 2
+    metrics.observe(decode(100))
+    metrics.observe(decode(100))
+    metrics.book()
+    assert registry.get_sample_value("octavo_worker_steps_total") == 2
+    calls = 3
+    metrics.observe(decode(100))
+    assert registry.get_sample_value("octavo_worker_steps_total") == 3, "a scrape books what waits"
+    labels = {"op": "step", "impl": "native", "reason": "chosen"}
+    assert registry.get_sample_value("octavo_worker_kernel_calls_total", labels) == 3
+    assert registry.get_sample_value("octavo_worker_step_duration_seconds_count", {"kind": "decode"}) == 3
+    assert metrics.work_between(0, 2**63).bytes == 3 * 3000

@@ -19,7 +19,8 @@ from octavo_kvstore.tiers import nvme
 from octavo_kvstore.tiers.folder import TierFolder
 from octavo_kvstore.tiers.lmdb_values import LmdbTier, disk_bytes
 from octavo_kvstore.tiers.probe import problem_in
-from octavo_kvstore.tiers.slab import SlabTier
+from octavo_kvstore.tiers.slab import LOCK_FILE_BYTES, SlabTier, directory_bytes
+from octavo_kvstore.tiers.slab_space import reserve
 
 MAP_BYTES = 8 * 2**20
 SIZE = 60_000
@@ -362,3 +363,33 @@ def test_the_folder_says_whether_its_owner_died_inside_a_commit(tmp_path: Path) 
         assert TierFolder.died_writing(tmp_path)
     tier.close()
     assert not TierFolder.died_writing(tmp_path / "missing")
+
+
+def test_a_marker_that_cannot_be_replaced_is_written_over(backend: Backend, tmp_path: Path) -> None:
+    """As on a full disk: no new file can be had, and what is there can be changed."""
+    filled(backend, tmp_path).close()
+    (tmp_path / "state.json.new").mkdir()
+    folder = TierFolder(tmp_path, backend.backend, boot_id="boot-1")
+    assert folder.past() == "clean"
+    folder.mark(clean=False)
+    assert folder.past() == "killed"
+    folder.mark(clean=True)
+    assert folder.past() == "clean"
+    folder.release()
+    tier = backend(tmp_path, MAP_BYTES, boot_id="boot-1")
+    assert (tier.wipes, right_ones(tier)) == (0, 40)
+    tier.close()
+    assert json.loads((tmp_path / "state.json").read_text())["clean"] is True
+
+
+def test_room_for_the_directory_is_set_aside(tmp_path: Path) -> None:
+    """A disk that others fill then stops new slots and no commit: blocks that are held stay, and make room for others."""
+    probe = tmp_path / "probe"
+    probe.touch()
+    if not reserve(probe, 4096):
+        pytest.skip("this file system sets no room aside")
+    tier = filled(SlabTier, tmp_path / "tier")
+    status = (tmp_path / "tier" / "data.mdb").stat()
+    assert status.st_size < directory_bytes(MAP_BYTES) - LOCK_FILE_BYTES <= status.st_blocks * 512
+    assert on_disk(tmp_path / "tier") <= MAP_BYTES
+    tier.close()

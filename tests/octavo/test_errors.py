@@ -33,6 +33,14 @@ def test_outcomes_become_errors_and_reasons_override_them() -> None:
         assert type(from_outcome(outcome, "x", "m")) is kind
     for reason, kind in REASON_ERRORS.items():
         assert type(from_outcome("rejected", reason, "m")) is kind
+    for outcome, reason, message, field in (
+        ("rejected", "rejected-never-fits", "max_tokens: needs 9 blocks; shorten it", "max_tokens"),
+        ("rejected", "rejected-pin-quota", "cache.pin: over the quota", "cache.pin"),
+        ("deadline", "rejected-deadline", "predicted 3 ms of queue: too late", "deadline_ms"),
+        ("rejected", "rejected-queue-requests", "4 requests wait", ""),
+        ("failed", "worker-failed", "w0: lost", ""),
+    ):
+        assert from_outcome(outcome, reason, message).field == field
     error = from_outcome("rejected", "rejected-queue-requests", "", retry_after_s=1.5)
     assert (error.reason, error.retry_after_s, str(error)) == (
         "rejected-queue-requests",

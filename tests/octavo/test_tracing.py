@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from octavo.rpc.tracing import context_from, format_traceparent, parse_traceparent, record_span, start_tracing
+from octavo.rpc.tracing import OpenSpan, format_traceparent, parse_traceparent, record_span, start_tracing
+from opentelemetry.trace import NoOpTracer
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -42,7 +43,6 @@ def test_round_trip() -> None:
 )
 def test_malformed_headers_start_a_new_trace(header: str) -> None:
     assert parse_traceparent(header) is None
-    assert not context_from(header)
 
 
 def test_recorded_span_lands_in_the_file_with_hex_ids(tmp_path: Path) -> None:
@@ -113,10 +113,18 @@ def test_sampling_honours_the_parent_and_its_word_travels_on(
     provider = start_tracing("gateway", "1", otlp_endpoint="", trace_dir=tmp_path, sample=sample)
     tracer = provider.get_tracer("t")
     given = f"00-{TRACE}-{SPAN}-{parent}" if parent else ""
-    root = tracer.start_span("request", context=context_from(given))
-    travels = format_traceparent(root.get_span_context())
+    root = OpenSpan(tracer, "request", given, 5)
+    assert root.recording == recorded
+    travels = format_traceparent(root.context)
     assert int(travels[-2:], 16) & 1 == recorded and (not given or TRACE in travels)
     record_span(tracer, "queue", travels, 10, 30)
-    root.end()
+    root.end(40)
     provider.shutdown()
     assert {str(span["name"]) for span in spans_of(tmp_path)} == ({"request", "queue"} if recorded else set())
+
+
+def test_a_tracer_of_the_api_alone_records_nothing_and_passes_its_parent_on() -> None:
+    span = OpenSpan(NoOpTracer(), "request", f"00-{TRACE}-{SPAN}-01", 5)
+    span.end(6)
+    assert not span.recording and format_traceparent(span.context) == f"00-{TRACE}-{SPAN}-01"
+    assert format_traceparent(OpenSpan(NoOpTracer(), "request", "", 5).context) == ""

@@ -235,7 +235,7 @@ class LiveGateway:
         self.changed = asyncio.Event()
 
     async def __aenter__(self) -> LiveGateway:
-        hello = pb.GatewayHello(gateway_id=self.gateway_id, boot_id="b")
+        hello = pb.GatewayHello(gateway_id=self.gateway_id, boot_id="b", takes_runs=True)
         await self.call.write(pb.AttachGatewayRequest(hello=hello))
         self.task = asyncio.ensure_future(self._read())
         return self
@@ -252,9 +252,22 @@ class LiveGateway:
                 self.welcome = message.welcome
             elif kind == "events":
                 self.messages += 1
+                self._take_runs(message.events.runs)
                 for event in message.events.events:
                     self._take(event)
             self.changed.set()
+
+    def _take_runs(self, runs: pb.TokenRuns) -> None:
+        columns = [unpack_u32(column) for column in (runs.handles, runs.indexes, runs.starts, runs.counts)]
+        ids = unpack_u32(runs.tokens)
+        for handle, index, start, count in zip(*columns, strict=True):
+            (name,) = (name for name, accepted in self.accepted.items() if accepted.handle == handle)
+            assert name not in self.finished, "tokens came after the terminal event"
+            have = self.got.setdefault(name, {}).setdefault(index, [])
+            assert start == len(have)
+            have.extend(ids[:count])
+            del ids[:count]
+        assert not ids
 
     def _take(self, event: pb.RequestEvent) -> None:
         name, kind = event.request_id, event.WhichOneof("event")

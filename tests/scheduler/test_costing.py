@@ -185,3 +185,60 @@ def test_the_final_message_carries_the_cost_of_every_outcome() -> None:
     for client in (finished, cancelled, late):
         assert device_us(costs[client.request_id]) > 0, client.outcome
     assert [client.outcome for client in (finished, cancelled, late)] == ["finished", "cancelled", "deadline"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_told_costs_and_the_untold_counter_are_all_of_the_steps(seed: int) -> None:
+    """What a gateway adds up, and what it cannot know: steps after an end, and requests of a gateway that went."""
+    rng = Random(seed)
+    simulation = Simulation(rng, Policy(prefix_cache=False), delay_us=8000)
+    simulation.add_worker(ChaosWorker(Random(seed), "w0", num_blocks=40, max_seqs=6, calm=True))
+    gateways = [simulation.add_gateway(), simulation.add_gateway()]
+    meter = Meter(simulation)
+    told: dict[str, float] = {}
+    collect = simulation.core.collect
+
+    def watched(number: int) -> Any:
+        updates = collect(number)
+        for update in updates:
+            if update.finished is not None and update.cost is not None:
+                told[update.request_id] = update.cost.device_us  # as it is serialized: now
+        return updates
+
+    simulation.core.collect = watched  # type: ignore[method-assign]
+    clients = []
+    for _ in range(25):
+        prompt = [rng.randrange(50) for _ in range(rng.randint(1, 60))]
+        clients.append(simulation.submit(rng.choice(gateways), prompt, rng.randint(1, 60), n=rng.choice([1, 1, 2])))
+        run(simulation, rng.randint(0, 12))
+        if rng.random() < 0.3:
+            simulation.cancel(rng.choice(clients))
+    simulation.settle()
+    untold_us = simulation.core.cell.counters["untold_device_us"]
+    assert sum(told.values()) + untold_us == pytest.approx(meter.wall_us)
+    assert untold_us < meter.wall_us
+
+
+def test_what_ran_for_a_gateway_that_went_is_untold() -> None:
+    simulation, gateway = make(Policy(prefix_cache=False, orphan_grace_us=50_000))
+    meter = Meter(simulation)
+    client = simulation.submit(gateway, list(range(20)), 100)
+    run_until(simulation, lambda: len(client.got[0]) > 3)
+    (orphan,) = simulation.lose_gateway(gateway)
+    orphan.gone = True
+    simulation.settle()
+    untold_us = simulation.core.cell.counters["untold_device_us"]
+    assert untold_us == pytest.approx(meter.wall_us) and untold_us > 0
+
+
+def test_steps_that_a_cancel_came_too_late_for_are_untold() -> None:
+    simulation, gateway = make(Policy(prefix_cache=False))
+    meter = Meter(simulation)
+    client = simulation.submit(gateway, list(range(20)), 100)
+    run_until(simulation, lambda: len(client.got[0]) > 3)
+    simulation.cancel(client)
+    told_us = meter.of(client).device_us
+    simulation.deliver(gateway)
+    simulation.settle()
+    untold_us = simulation.core.cell.counters["untold_device_us"]
+    assert untold_us == pytest.approx(meter.wall_us - told_us) and untold_us > 0

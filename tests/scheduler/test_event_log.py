@@ -158,3 +158,32 @@ def test_the_log_of_an_earlier_process_is_kept(tmp_path: Path) -> None:
     assert out is not None
     out.close()
     assert (tmp_path / "events.jsonl.earlier").read_text() == "what led to the crash\n" and not path.read_text()
+
+
+HEADER = '{"octavo_event_log": 1, "now_us": 0, "policy": {}}'
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '["event", {"": "Tick", "now_us": "soon"}, []]',
+        '["event", {"": "Tick", "now_us": {"b": "zz"}}, []]',
+        '["event", {"": "Tick", "now_us": {"u": "000"}}, []]',
+        '["event", {"": "Tick", "now_us": {"t": 3}}, []]',
+        '["event", {"": {}}, []]',
+        '["event", {"": "Policy"}, []]',
+        '["collect", {}]',
+    ],
+)
+def test_fields_that_no_event_has_are_told_with_the_event_s_number(entry: str) -> None:
+    with pytest.raises(BadLog):
+        replay([HEADER, entry])
+
+
+def test_the_log_of_a_scheduler_that_was_killed_ends_inside_a_line() -> None:
+    whole = [HEADER, '["event",{"":"Tick","now_us":1},[]]']
+    assert replay(whole).cut is False
+    played = replay([*whole, '["event",{"":"Tick","no'])
+    assert (played.events, played.difference, played.cut) == (1, "", True)
+    with pytest.raises(BadLog, match="line 2: is not JSON"):
+        replay([HEADER, '["event",{"":"Ti', whole[1]])

@@ -12,14 +12,15 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import httpx
 from octavo.errors import DeadlineExceeded, InternalError, InvalidRequest, OctavoError, Overloaded, Unavailable
 
+from octavo_cli.bench.http_stream import ConnectionBroke, Exchange, HttpPool
 from octavo_cli.bench.sample import ServerTimes
 from octavo_cli.bench.target import Described, Heard, Request, Usage
 
 MAX_EVENT_BYTES = 4 << 20
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 600.0
+MAX_WHOLE_BYTES = 16 << 20
+DESCRIBE_TIMEOUT_S = 10.0
 
 
 class HttpTarget:
@@ -29,34 +30,29 @@ class HttpTarget:
         self._base = checked_url(url)
         self._model = model
         self._vocab_size = vocab_size
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.AsyncClient(
-            headers=headers,
-            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            # no limit of our own: a client that waits for a connection would hide the server's queue
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-            trust_env=False,
-        )
+        self._path = urlsplit(self._base).path
+        self._pool = HttpPool(self._base, {"authorization": f"Bearer {api_key}"} if api_key else {})
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        await self._pool.close()
 
     async def describe(self) -> Described:
         try:
-            response = await self._client.get(f"{self._base}/models", timeout=CONNECT_TIMEOUT_S)
-        except httpx.HTTPError as error:
-            raise Unavailable(f"no answer from {self._base}: {error!r}", reason="unreachable") from error
-        if response.status_code == 404:
+            async with self._pool.get(f"{self._path}/models", DESCRIBE_TIMEOUT_S) as exchange:
+                status, content = exchange.status, await exchange.read_all(MAX_WHOLE_BYTES)
+        except (ConnectionBroke, TimeoutError) as error:
+            raise Unavailable(f"no answer from {self._base}: {error}", reason="unreachable") from error
+        if status == 404:
             raise InvalidRequest(
                 f"--url: nothing is at {self._base}/models; end it as http://HOST:PORT/v1", field="url"
             )
-        if response.status_code != 200:
-            raise _refusal(response.status_code, response.content)
+        if status != 200:
+            raise _refusal(status, content)
         try:
-            served = response.json()["data"]
+            served = json.loads(content)["data"]
             found = next((item for item in served if item["id"] == self._model or not self._model), None)
             if found is None:
                 said = f"{self._model!r} is not served" if self._model else "no model is served"
@@ -64,7 +60,7 @@ class HttpTarget:
             meta = found.get("meta") or {}  # llama.cpp's server
             length = int(found.get("max_model_len") or meta.get("n_ctx_train") or 4096)
             vocab = int(meta.get("n_vocab") or self._vocab_size)
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             if isinstance(error, OctavoError):
                 raise
             raise InternalError(f"{self._base}/models: is no OpenAI model list; check --url") from error
@@ -76,16 +72,16 @@ class HttpTarget:
         path = "chat/completions" if request.messages else "completions"
         count = _Counted(heard)
         try:
-            async with self._client.stream("POST", f"{self._base}/{path}", json=self._body(request)) as response:
-                if response.status_code != 200:
-                    raise _refusal(response.status_code, await response.aread())
-                async for event in _events(response):
+            async with self._pool.post(f"{self._path}/{path}", self._body(request)) as exchange:
+                if exchange.status != 200:
+                    raise _refusal(exchange.status, await exchange.read_all(MAX_WHOLE_BYTES))
+                async for event in _events(exchange):
                     if count.take(event):
                         return  # leaving the context closes the connection, which cancels the request
-        except httpx.TimeoutException as error:
-            raise DeadlineExceeded(f"no answer within the time: {error!r}") from error
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise Unavailable(f"the connection broke: {error!r}", reason="connection") from error
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no answer within the time: {error}") from error
+        except ConnectionBroke as error:
+            raise Unavailable(f"the connection broke: {error}", reason="connection") from error
         count.end()
 
     def _body(self, request: Request) -> dict[str, Any]:
@@ -180,10 +176,10 @@ def _text_of(choice: Any) -> str:
     return str((delta.get("content") if isinstance(delta, dict) else choice.get("text")) or "")
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[str]:
+async def _events(exchange: Exchange) -> AsyncIterator[str]:
     """The data of each server-sent event; lines end with a line feed alone, for a text may hold Unicode's other ones."""
     rest = b""
-    async for block in response.aiter_bytes():
+    while block := await exchange.read():
         *lines, rest = (rest + block).split(b"\n")
         if len(rest) > MAX_EVENT_BYTES:
             raise InternalError(f"the stream holds a line of more than {MAX_EVENT_BYTES} bytes")

@@ -23,8 +23,8 @@ td.n{text-align:right}figure{margin:1.5rem 0}figcaption{font-weight:600}svg{widt
 """
 
 
-def page(figures: Figures, runs: Mapping[str, Run], notes: Sequence[str] = ()) -> str:
-    """The page. Plots need the runs; a sweep's goodput curve comes from the figures alone."""
+def page(figures: Figures, runs: Mapping[str, Run], notes: Sequence[str] = (), shown: str = "") -> str:
+    """The page. Plots need the runs; a sweep's goodput curve comes from the figures alone. `shown`: HTML instead of the table of all figures."""
     title = f"octavo bench: {figures.benchmark}"
     plots = [goodput_curve(figures)]
     plots += [drawn for name, run in runs.items() if figures.benchmark != "sweep" for drawn in run_plots(name, run)]
@@ -33,7 +33,7 @@ def page(figures: Figures, runs: Mapping[str, Run], notes: Sequence[str] = ()) -
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head><body>'
-        f"<h1>{html.escape(title)}</h1>{told}{''.join(plots)}{table(figures)}"
+        f"<h1>{html.escape(title)}</h1>{told}{''.join(plots)}{shown or table(figures)}"
         f"<h2>Conditions</h2><pre>{html.escape(json.dumps(about, indent=1, default=str))}</pre></body></html>\n"
     )
 

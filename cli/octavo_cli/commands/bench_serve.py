@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.rpc.wakeups import shorten_slices
 
 from octavo_cli.bench.options import Options, plan_at, plan_of, target_of
 from octavo_cli.bench.page import page
@@ -18,6 +19,8 @@ from octavo_cli.commands.bench import measured_cluster, show_figures, tell
 from octavo_cli.exits import FAILED
 from octavo_cli.outputs import check_output
 
+WAKEUP_SLICE_US = 200
+"""As deployment.wakeup_slice_us has it for the services."""
 MANY_TOKENS_UNKNOWN = "the server counts no tokens on its chunks: output tokens were estimated, one per chunk"
 
 
@@ -125,6 +128,7 @@ def serve(
 
 
 async def _run(address: str, api_key: str, model: str, options: Options, do_sweep: bool) -> Measured:
+    shorten_slices(WAKEUP_SLICE_US)  # punctual beside a server that computes on the same cores
     async with target_of(address, api_key, model) as target:
         if do_sweep:
             return await sweep(target, lambda rate: plan_at(options, rate), options.rate, tell)

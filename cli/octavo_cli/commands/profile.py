@@ -32,7 +32,8 @@ def profile(
         raise ManifestError(f"--limit-s: {limit_s:g} must be positive", field="limit_s")
     check_writable(out)
     address = worker_address(worker, running_state(run_dir_of(run_dir)).services)
-    found = asyncio.run(record(address, steps, limit_s))
+    idle = f"octavo: {worker} is idle; its next {steps} steps are recorded: send a request within {limit_s:g} s"
+    found = asyncio.run(record(address, steps, limit_s, lambda: typer.echo(idle, err=True)))
     out.write_bytes(found.trace)
     if as_json:
         typer.echo(json.dumps({"trace": str(out), "bytes": len(found.trace), "summary": plain(found.summary)}))

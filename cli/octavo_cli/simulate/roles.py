@@ -82,11 +82,11 @@ def compare(
     task: Mapping[str, Any],
     ask: Callable[[dict[str, Any], Sequence[str]], dict[str, Any]],
     tell: Callable[[str], None],
-) -> tuple[list[Figure], dict[str, Any]]:
-    """Figures named <figure>/<setup>/<class>, and the last answer. Tells a table, and what is too full."""
+) -> tuple[list[Figure], dict[str, Any], list[str]]:
+    """Figures named <figure>/<setup>/<class>, the last answer, and the lines of a table. Tells what is done, and what is too full."""
     figures: list[Figure] = []
     answer: dict[str, Any] = {}
-    tell(f"{'':22}{'goodput/s':>10}{'attained':>10}{'TTFT p50':>10}{'ITL p99':>10}  idle; first to be full")
+    table = [f"{'':22}{'goodput/s':>10}{'attained':>10}{'TTFT p50':>10}{'ITL p99':>10}  idle; first to be full"]
     for length, part in by_length(rows).items():
         lines = [json.dumps(row) for row in part]
         for setup in setups:
@@ -94,10 +94,11 @@ def compare(
             answer = ask({**task, "workers": len(roles), "cell_workers": len(roles), "roles": roles}, lines)
             found = {item.name: item for item in from_json(answer["figures"]).results}
             figures += [replace(item, name=f"{item.name}/{setup.name.lower()}/{length}") for item in found.values()]
-            tell(_line(f"{setup.name} {length}", found, str(answer["saturates"])))
+            table.append(_line(f"{setup.name} {length}", found, str(answer["saturates"])))
+            tell(f"{setup.name}: {length} prompts simulated")
             for warning in answer["warnings"]:
                 tell(f"{setup.name} {length}: {warning}")
-    return figures, answer
+    return figures, answer, table
 
 
 def _line(name: str, found: Mapping[str, Figure], full: str) -> str:

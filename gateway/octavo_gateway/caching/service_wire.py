@@ -89,7 +89,13 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         return await self._answer(context, answer)
 
     async def RotateNamespace(self, request: pb.RotateNamespaceRequest, context: Context) -> Any:
-        return await self._pass_on("RotateNamespace", request, context)
+        async def answer() -> Any:
+            self._own(request, context)
+            if request.tenant not in (known := self._tenants.names()):
+                raise check.invalid("tenant", f"{request.tenant!r} is unknown; there are: {', '.join(known)}")
+            return await self._link.ask("RotateNamespace", request)
+
+        return await self._answer(context, answer)
 
     async def Explain(self, request: pb.ExplainRequest, context: Context) -> Any:
         async def answer() -> Any:

@@ -26,6 +26,8 @@ Past = Literal["empty", "clean", "killed", "crashed", "foreign"]
 
 LOCK_FILE = "owner.lock"
 WRITING, IDLE = b"w", b"-"
+MARKER_BYTES = 256
+"""Every marker has the same length, so that one can be written over another."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DATA_FILES = ("data.mdb", "lock.mdb", "slab-*.bin")
 
@@ -84,13 +86,16 @@ class TierFolder:
 
     def mark(self, *, clean: bool) -> None:
         """Writes the marker durably; raises OSError when the disk refuses."""
-        content = json.dumps({"format": self._format, "boot_id": self._boot_id, "clean": clean})
+        content = json.dumps({"format": self._format, "boot_id": self._boot_id, "clean": clean}).ljust(MARKER_BYTES)
         fresh = self.path / "state.json.new"
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._marker)
+        try:
+            _write_durably(fresh, "w", content)
+            fresh.replace(self._marker)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            # a full disk still takes what was there before; a marker that is half one and half the other reads as foreign
+            _write_durably(self._marker, "r+", content)
 
     def wipe(self) -> None:
         """Removes the data; raises OSError when the folder does not let it."""
@@ -128,3 +133,10 @@ class TierFolder:
     @property
     def _marker(self) -> Path:
         return self.path / "state.json"
+
+
+def _write_durably(path: Path, mode: str, content: str) -> None:
+    with path.open(mode, encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -26,12 +26,14 @@ from octavo_kvstore.block import Block, Payload
 from octavo_kvstore.index import Clock, Entry, IsPinned
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
 from octavo_kvstore.record import HEADER_BYTES, Header, encode_header
-from octavo_kvstore.tiers.nvme import PAGE_BYTES, NvmeTier
-from octavo_kvstore.tiers.slab_space import SlabSpace, Slot, slot_pages
+from octavo_kvstore.tiers.nvme import PAGE_BYTES, NvmeTier, log
+from octavo_kvstore.tiers.slab_space import SlabSpace, Slot, reserve, slot_pages
 
 _ROW = struct.Struct("<IIQ")
 """Behind the header of a row: pages of the slot, its number, generation (the use number of the write)."""
 LEAST_MAP_BYTES = 256 * 2**10
+LOCK_FILE_BYTES = 16 * 2**10
+"""Room for LMDB's table of readers, which lies beside the directory."""
 
 
 def directory_bytes(capacity_bytes: int) -> int:
@@ -73,6 +75,11 @@ class SlabTier(NvmeTier[Slot]):
         slot = Slot(pages, number)
         self._taken.append(slot)
         return slot, pages * PAGE_BYTES
+
+    def _opened(self) -> None:
+        # on a disk that others fill a commit needs no new page then: what is held stays, and freed slots are used again
+        if not reserve(self._folder.data_path, self._map_bytes - LOCK_FILE_BYTES):
+            log.info("nvme tier: no room can be set aside for the directory; a full disk will empty the tier")
 
     def _index_read(self) -> None:
         self._space.open(self._taken)

@@ -41,6 +41,19 @@ def slot_pages(payload_bytes: int) -> int:
     return -(-pages // step) * step
 
 
+def reserve(path: Path, length: int) -> bool:
+    """Sets disk space aside for the first `length` bytes of a file whose size stays as it is; False where that cannot be.
+
+    Gives back what was set aside beyond before. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, os.fstat(fd).st_size)
+        return not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
+    finally:
+        os.close(fd)
+
+
 @dataclass(slots=True)
 class _File:
     path: Path

@@ -34,6 +34,7 @@ class _Received:
 
     bytes: int = 0
     tokens: int | None = 0  # None: unknown, attached in the middle
+    ended: bool = False  # one of its chunks said why
     chunks: list[Chunk] = field(default_factory=list)
 
 
@@ -198,28 +199,20 @@ class AsyncStream:
 
     def _new_part(self, chunk: Chunk) -> Chunk | None:
         """The part of a chunk that was not received before; None when all of it was."""
-        received = self._choices.setdefault(
-            chunk.index, _Received(self._from_byte, 0 if self._from_byte == 0 else None)
-        )
-        text = chunk.text.encode()
-        fresh_bytes = min(len(text), max(0, chunk.byte_end - received.bytes))
-        if chunk.byte_end - len(text) > received.bytes:
+        received = self._choices.get(chunk.index)
+        if received is None:
+            known = 0 if self._from_byte == 0 else None
+            received = self._choices[chunk.index] = _Received(self._from_byte, known)
+        size = len(chunk.text) if chunk.text.isascii() else len(chunk.text.encode())
+        if chunk.byte_end - size > received.bytes:
             raise InternalError(
-                f"choice {chunk.index}: the stream skipped from byte {received.bytes} to {chunk.byte_end - len(text)}"
+                f"choice {chunk.index}: the stream skipped from byte {received.bytes} to {chunk.byte_end - size}"
             )
-        fresh_tokens = len(chunk.token_ids)
-        if received.tokens is not None:
-            fresh_tokens = min(fresh_tokens, max(0, chunk.token_end - received.tokens))
-        first = len(chunk.token_ids) - fresh_tokens
-        new = replace(
-            chunk,
-            text=text[len(text) - fresh_bytes :].decode(errors="replace"),
-            token_ids=chunk.token_ids[first:],
-            logprobs=chunk.logprobs[first:] if len(chunk.logprobs) == len(chunk.token_ids) else chunk.logprobs,
-        )
-        ended = any(item.finish_reason for item in received.chunks)
-        if not new.text and not new.token_ids and (ended or not new.finish_reason):
+        follows = chunk.byte_end - size == received.bytes and chunk.token_end - len(chunk.token_ids) == received.tokens
+        new = chunk if follows else _beyond(chunk, received)  # nearly always all of it is new
+        if not new.text and not new.token_ids and (received.ended or not new.finish_reason):
             return None
+        received.ended = received.ended or bool(new.finish_reason)
         received.bytes = max(received.bytes, chunk.byte_end)
         received.tokens = max(received.tokens or 0, chunk.token_end)
         received.chunks.append(new)
@@ -269,3 +262,19 @@ class AsyncStream:
 
     def _since_began_ms(self, at_s: float) -> float:
         return (at_s - self._began_s) * 1000.0 if at_s else 0.0
+
+
+def _beyond(chunk: Chunk, received: _Received) -> Chunk:
+    """The part of a chunk that lies beyond what was received."""
+    text = chunk.text.encode()
+    fresh_bytes = min(len(text), max(0, chunk.byte_end - received.bytes))
+    fresh_tokens = len(chunk.token_ids)
+    if received.tokens is not None:
+        fresh_tokens = min(fresh_tokens, max(0, chunk.token_end - received.tokens))
+    first = len(chunk.token_ids) - fresh_tokens
+    return replace(
+        chunk,
+        text=text[len(text) - fresh_bytes :].decode(errors="replace"),
+        token_ids=chunk.token_ids[first:],
+        logprobs=chunk.logprobs[first:] if len(chunk.logprobs) == len(chunk.token_ids) else chunk.logprobs,
+    )

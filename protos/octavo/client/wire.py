@@ -186,7 +186,7 @@ def chunk_of(delta: pb.Delta) -> Chunk:
         index=delta.index,
         text=delta.text,
         token_ids=tuple(delta.token_ids),
-        logprobs=tuple(logprob_of(item) for item in delta.logprobs),
+        logprobs=tuple([logprob_of(item) for item in delta.logprobs]),
         token_end=delta.token_end,
         byte_end=delta.byte_end,
         finish_reason=_FINISH.get(delta.finish_reason, ""),

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17octavo/v1/profile.proto\x12\toctavo.v1\"1\n\x0eProfileRequest\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"L\n\x0fProfileResponse\x12*\n\x07summary\x18\x01 \x01(\x0b\x32\x19.octavo.v1.ProfileSummary\x12\r\n\x05trace\x18\x02 \x01(\x0c\"[\n\x0eProfileSummary\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12*\n\x07kernels\x18\x03 \x03(\x0b\x32\x19.octavo.v1.ProfiledKernel\"\xbe\x01\n\x0eProfiledKernel\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.octavo.v1.ProfiledKernel.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x03 \x01(\x04\x12\x0f\n\x07time_us\x18\x04 \x01(\x01\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\"A\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0eKIND_OPERATION\x10\x01\x12\x0f\n\x0bKIND_KERNEL\x10\x02\x32T\n\x0eProfileService\x12\x42\n\x07Profile\x12\x19.octavo.v1.ProfileRequest\x1a\x1a.octavo.v1.ProfileResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17octavo/v1/profile.proto\x12\toctavo.v1\"1\n\x0eProfileRequest\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"[\n\x0fProfileResponse\x12*\n\x07summary\x18\x01 \x01(\x0b\x32\x19.octavo.v1.ProfileSummary\x12\r\n\x05trace\x18\x02 \x01(\x0c\x12\r\n\x04idle\x18\xaa\x01 \x01(\x08\"[\n\x0eProfileSummary\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12*\n\x07kernels\x18\x03 \x03(\x0b\x32\x19.octavo.v1.ProfiledKernel\"\xbe\x01\n\x0eProfiledKernel\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.octavo.v1.ProfiledKernel.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x03 \x01(\x04\x12\x0f\n\x07time_us\x18\x04 \x01(\x01\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\"A\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0eKIND_OPERATION\x10\x01\x12\x0f\n\x0bKIND_KERNEL\x10\x02\x32T\n\x0eProfileService\x12\x42\n\x07Profile\x12\x19.octavo.v1.ProfileRequest\x1a\x1a.octavo.v1.ProfileResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROFILEREQUEST']._serialized_start=38
   _globals['_PROFILEREQUEST']._serialized_end=87
   _globals['_PROFILERESPONSE']._serialized_start=89
-  _globals['_PROFILERESPONSE']._serialized_end=165
-  _globals['_PROFILESUMMARY']._serialized_start=167
-  _globals['_PROFILESUMMARY']._serialized_end=258
-  _globals['_PROFILEDKERNEL']._serialized_start=261
-  _globals['_PROFILEDKERNEL']._serialized_end=451
-  _globals['_PROFILEDKERNEL_KIND']._serialized_start=386
-  _globals['_PROFILEDKERNEL_KIND']._serialized_end=451
-  _globals['_PROFILESERVICE']._serialized_start=453
-  _globals['_PROFILESERVICE']._serialized_end=537
+  _globals['_PROFILERESPONSE']._serialized_end=180
+  _globals['_PROFILESUMMARY']._serialized_start=182
+  _globals['_PROFILESUMMARY']._serialized_end=273
+  _globals['_PROFILEDKERNEL']._serialized_start=276
+  _globals['_PROFILEDKERNEL']._serialized_end=466
+  _globals['_PROFILEDKERNEL_KIND']._serialized_start=401
+  _globals['_PROFILEDKERNEL_KIND']._serialized_end=466
+  _globals['_PROFILESERVICE']._serialized_start=468
+  _globals['_PROFILESERVICE']._serialized_end=552
 # @@protoc_insertion_point(module_scope)

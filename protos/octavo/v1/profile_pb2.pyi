@@ -16,12 +16,14 @@ class ProfileRequest(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., limit_ms: _Optional[int] = ...) -> None: ...
 
 class ProfileResponse(_message.Message):
-    __slots__ = ("summary", "trace")
+    __slots__ = ("summary", "trace", "idle")
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
     summary: ProfileSummary
     trace: bytes
-    def __init__(self, summary: _Optional[_Union[ProfileSummary, _Mapping]] = ..., trace: _Optional[bytes] = ...) -> None: ...
+    idle: bool
+    def __init__(self, summary: _Optional[_Union[ProfileSummary, _Mapping]] = ..., trace: _Optional[bytes] = ..., idle: _Optional[bool] = ...) -> None: ...
 
 class ProfileSummary(_message.Message):
     __slots__ = ("steps", "worker", "kernels")

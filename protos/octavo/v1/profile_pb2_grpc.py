@@ -46,6 +46,7 @@ class ProfileServiceServicer:
 
     def Profile(self, request, context):
         """Records the next steps; the summary comes first, then the trace in pieces. One profile at a time.
+        A worker without a sequence says so at once, in a message of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

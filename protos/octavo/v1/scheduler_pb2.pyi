@@ -57,12 +57,14 @@ class CellLoad(_message.Message):
     def __init__(self, requests_waiting: _Optional[int] = ..., requests_running: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., block_tokens: _Optional[int] = ...) -> None: ...
 
 class GatewayHello(_message.Message):
-    __slots__ = ("gateway_id", "boot_id")
+    __slots__ = ("gateway_id", "boot_id", "takes_runs")
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    TAKES_RUNS_FIELD_NUMBER: _ClassVar[int]
     gateway_id: str
     boot_id: str
-    def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ...) -> None: ...
+    takes_runs: bool
+    def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., takes_runs: _Optional[bool] = ...) -> None: ...
 
 class GatewayWelcome(_message.Message):
     __slots__ = ("scheduler_boot_id", "ready", "root_key", "block_tokens", "max_model_len", "max_choices", "max_request_blocks", "model", "namespace_generations")
@@ -220,10 +222,26 @@ class AttachOrder(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class RequestEvents(_message.Message):
-    __slots__ = ("events",)
+    __slots__ = ("events", "runs")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[RequestEvent]
-    def __init__(self, events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ...) -> None: ...
+    runs: TokenRuns
+    def __init__(self, events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ..., runs: _Optional[_Union[TokenRuns, _Mapping]] = ...) -> None: ...
+
+class TokenRuns(_message.Message):
+    __slots__ = ("handles", "indexes", "starts", "counts", "tokens")
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    handles: bytes
+    indexes: bytes
+    starts: bytes
+    counts: bytes
+    tokens: bytes
+    def __init__(self, handles: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class RequestEvent(_message.Message):
     __slots__ = ("request_id", "accepted", "tokens", "choice_finished", "finished", "cancel_result", "pause_result")
@@ -244,20 +262,22 @@ class RequestEvent(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[RequestFinished, _Mapping]] = ..., cancel_result: _Optional[_Union[CancelResult, _Mapping]] = ..., pause_result: _Optional[_Union[PauseResult, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt", "max_tokens", "degraded")
+    __slots__ = ("attached", "gateway_state", "prompt_tokens", "attempt", "max_tokens", "handle", "degraded")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_STATE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     attached: bool
     gateway_state: bytes
     prompt_tokens: bytes
     attempt: int
     max_tokens: int
+    handle: int
     degraded: str
-    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ..., max_tokens: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
+    def __init__(self, attached: _Optional[bool] = ..., gateway_state: _Optional[bytes] = ..., prompt_tokens: _Optional[bytes] = ..., attempt: _Optional[int] = ..., max_tokens: _Optional[int] = ..., handle: _Optional[int] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("index", "tokens", "logprobs", "relay_us")

@@ -19,6 +19,12 @@ def rows(cell: Cell) -> dict[tuple[str, Who], Book]:
     return shown
 
 
+def seen_tenants(cell: Cell) -> list[str]:
+    """Tenants that something was booked for, or that have a request or a limit of their own now."""
+    booked = {who.tenant for _technique, who in rows(cell)}
+    return sorted({*booked, *cell.tenants.names()} - {""})
+
+
 def totals(cell: Cell) -> dict[str, Book]:
     """The same by technique."""
     total = {name: Book() for name in cell.ledger.books}

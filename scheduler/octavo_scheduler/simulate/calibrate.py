@@ -48,7 +48,7 @@ def hardware_of_log(lines: Iterable[str], name: str) -> Hardware:
     log = read_log(lines)
     next(log)
     for entry in log:
-        if entry[0] != "event" or entry[1][""] not in ("WorkerJoined", "Reported"):
+        if entry is None or entry[0] != "event" or entry[1][""] not in ("WorkerJoined", "Reported"):
             continue
         event = from_plain(entry[1])
         if isinstance(event, WorkerJoined):

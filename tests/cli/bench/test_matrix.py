@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from null_server import NullServer
-from octavo.figures import Figures
+from octavo.figures import Figures, from_json
 from octavo_cli.bench.http_target import HttpTarget
 from octavo_cli.bench.matrix import Axes, Cell, cells, named, run_cell, why_skipped
+from octavo_cli.bench.matrix_page import grid
 from octavo_cli.bench.target import Described
 from octavo_cli.bench.work import BadPlan, draw_tokens
 from octavo_cli.main import app
@@ -74,4 +78,50 @@ async def test_a_cell_whose_requests_fail_fails_the_command() -> None:
     async with server.running():
         words += ["--pause", "none", "--clients", "1", "--each", "1", "--url", server.url]
         result = await asyncio.to_thread(CliRunner().invoke, app, words)
-    assert result.exit_code == 1 and "errors/p8" in result.output
+    assert result.exit_code == 1 and "p8/o3/none/greedy/none/empty-cache/served" in result.output
+
+
+async def test_the_command_writes_one_file_and_one_page_with_a_row_per_cell(tmp_path: Path) -> None:
+    server = NullServer()
+    json_path, html_path = tmp_path / "matrix.json", tmp_path / "matrix.html"
+    words = ["bench", "matrix", "--prompt", "8,9000", "--output", "3", "--reuse", "none,high", "--sampling", "greedy"]
+    words += ["--pause", "none", "--clients", "2", "--each", "1", "--after-min", "0.001"]
+    words += ["--json", str(json_path), "--html", str(html_path)]
+    async with server.running():
+        result = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--url", server.url])
+    assert result.exit_code == 0, result.output
+    content = json.loads(json_path.read_text())
+    assert {item["name"] for item in content["config"]["skipped"]} == {
+        "cold-weights/served", "before-graphs/served", "after-graphs/served",
+        "p9000/o3/none/greedy/none/served", "p9000/o3/high/greedy/none/served",
+    }  # fmt: skip
+    rows = grid(from_json(content))
+    assert list(rows) == [
+        *(
+            f"p8/o3/{reuse}/greedy/none/{state}/served"
+            for reuse in ("none", "high")
+            for state in ("empty-cache", "warm")
+        ),
+        "p8/o3/none/greedy/none/aged/served",
+    ]
+    assert all({"ttft_p50", "throughput/output", "errors"} <= set(row) for row in rows.values())
+    page = html_path.read_text()
+    assert page.count("<tr>") == 1 + len(rows) and "skipped p9000/o3/high" in page and "2 of 2" in result.output
+
+
+async def test_a_cell_that_fails_whole_does_not_end_the_others(tmp_path: Path) -> None:
+    server = NullServer()
+    json_path = tmp_path / "matrix.json"
+    words = ["bench", "matrix", "--prompt", "8", "--output", "3,4", "--reuse", "none", "--sampling", "greedy"]
+    words += ["--pause", "none", "--clients", "1", "--each", "1", "--json", str(json_path)]
+    answer = server._answer
+
+    async def lost(path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        return False if body.get("max_tokens") == 3 else await answer(path, body, writer)
+
+    server._answer = lost  # type: ignore[method-assign]
+    async with server.running():
+        result = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--url", server.url])
+    assert result.exit_code == 1
+    rows = grid(from_json(json.loads(json_path.read_text())))
+    assert rows["p8/o4/none/greedy/none/warm/served"]["errors"].value == 0

@@ -83,8 +83,11 @@ async def test_without_a_key_nothing_is_done(servicer: CacheServicer, link: Link
 
 
 async def test_an_admin_names_tenants_of_a_sane_length(servicer: CacheServicer, link: Link) -> None:
-    await servicer.RotateNamespace(pb.RotateNamespaceRequest(tenant="anyone"), Call("boss"))
-    assert link.asked[0][1].tenant == "anyone"
+    await servicer.RotateNamespace(pb.RotateNamespaceRequest(tenant="me"), Call("boss"))
+    assert link.asked.pop()[1].tenant == "me"
+    with pytest.raises(InvalidRequest, match="tenant: 'nobody' is unknown; there are: me, root"):
+        await servicer.RotateNamespace(pb.RotateNamespaceRequest(tenant="nobody"), Call("boss"))
+    assert not link.asked
     with pytest.raises(InvalidRequest, match="at most 256"):
         await servicer.RotateNamespace(pb.RotateNamespaceRequest(tenant="x" * 100_000), Call("boss"))
 

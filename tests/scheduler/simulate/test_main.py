@@ -86,6 +86,6 @@ def test_a_log_is_replayed_and_calibrated_on() -> None:
     out = io.StringIO()
     EventLog(out, Policy(), 0)
     log = out.getvalue().splitlines()
-    assert run([json.dumps({"replay": True}), *log], []) == {"events": 0, "orders": 0, "difference": ""}
+    assert run([json.dumps({"replay": True}), *log], []) == {"events": 0, "orders": 0, "difference": "", "cut": False}
     with pytest.raises(BadPlan, match="the log has 0 reports with steps"):
         run([json.dumps({"calibrate": "x"}), *log], [])

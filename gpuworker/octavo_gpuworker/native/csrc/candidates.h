@@ -42,8 +42,8 @@ inline float largest_of(const float *x, int32_t count) {
 // away[i] = x[i] / temperature - best for count <= CHUNK values; returns the sum of their masses.
 using MeasureChunk = int64_t (*)(const float *x, int count, float temperature, float best, float *away);
 
-__attribute__((always_inline)) inline int64_t measure_any(const float *x, int count, float temperature, float best, float *away) {
-    for (int i = 0; i < count; ++i) away[i] = x[i] / temperature - best;
+// The sum of the masses of count values that lie so far below the best.
+__attribute__((always_inline)) inline int64_t measure_away(const float *away, int count) {
     if (largest_of(away, count) < MASSLESS) return 0;
     int32_t high = 0, low = 0;
     for (int i = 0; i < count; ++i) {  // floor(weight * 2^40) in two halves, whose every step is exact
@@ -56,13 +56,43 @@ __attribute__((always_inline)) inline int64_t measure_any(const float *x, int co
 }
 
 static int64_t measure_256(const float *x, int count, float temperature, float best, float *away) {
-    return measure_any(x, count, temperature, best, away);
+    for (int i = 0; i < count; ++i) away[i] = x[i] / temperature - best;
+    return measure_away(away, count);
 }
 
-// The same bits, 16 at a time: 34 us a row of 49,152 against 52.
+// x[i] / temperature with the division's own rounding and without its time: two Newton steps in fused operations, whose last
+// remainder is exact (Markstein, "IA-64 and Elementary Functions", 2000, theorem 8.5: for every divisor but one whose bits are all
+// ones). Where a remainder could leave the range of normal numbers the division itself stays.
+__attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512"), always_inline)) static inline __m512
+quotient_512(__m512 x, __m512 divisor, __m512 reciprocal) {
+    const __m512 first = _mm512_mul_ps(x, reciprocal);
+    const __m512 second = _mm512_fmadd_ps(_mm512_fnmadd_ps(divisor, first, x), reciprocal, first);
+    const __m512 third = _mm512_fmadd_ps(_mm512_fnmadd_ps(divisor, second, x), reciprocal, second);
+    const __m512 size = _mm512_abs_ps(x);
+    const __mmask16 near = _mm512_cmp_ps_mask(size, _mm512_set1_ps(1e-20f), _CMP_GE_OQ) &
+                           _mm512_cmp_ps_mask(size, _mm512_set1_ps(1e20f), _CMP_LE_OQ);
+    return near == 0xffff ? third : _mm512_div_ps(x, divisor);
+}
+
+inline bool divides_by_steps(float temperature) {
+    uint32_t bits;
+    std::memcpy(&bits, &temperature, 4);
+    return (bits & 0x7fffff) != 0x7fffff && temperature >= 1e-10f && temperature <= 1e10f;
+}
+
+// The same bits, 16 at a time.
 __attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512"))) static int64_t
 measure_512(const float *x, int count, float temperature, float best, float *away) {
-    return measure_any(x, count, temperature, best, away);
+    int i = 0;
+    if (divides_by_steps(temperature)) {
+        const __m512 divisor = _mm512_set1_ps(temperature), reciprocal = _mm512_set1_ps(1.0f / temperature);
+        for (; i + 16 <= count; i += 16) {
+            const __m512 scaled = quotient_512(_mm512_loadu_ps(x + i), divisor, reciprocal);
+            _mm512_storeu_ps(away + i, _mm512_sub_ps(scaled, _mm512_set1_ps(best)));
+        }
+    }
+    for (; i < count; ++i) away[i] = x[i] / temperature - best;
+    return measure_away(away, count);
 }
 
 inline MeasureChunk measure_of(int isa) { return isa == OCTAVO_AVX2 ? measure_256 : measure_512; }

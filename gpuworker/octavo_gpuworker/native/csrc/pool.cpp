@@ -1,7 +1,6 @@
 #include "pool.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,10 +13,16 @@ namespace octavo {
 namespace {
 
 constexpr uint64_t GENERATION_MASK = (1u << 24) - 1;
-constexpr int SPINS_IN_STEP = 20000;   // about 0.2 ms of pause before the processor is offered to others
+constexpr int SPINS_IN_STEP = 2000;    // about 20 us: units end together, unless a thread has lost its processor within one
 constexpr int SPINS_AFTER_STEP = 2000;  // about 20 us: the next step of a bare engine comes sooner, a served one later
 
 inline void pause() { __builtin_ia32_pause(); }
+
+// The count of a phase's done units, as the futex of those that wait for its end.
+inline uint32_t *count_of(std::atomic<uint64_t> &done) {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && sizeof done == sizeof(uint64_t));
+    return reinterpret_cast<uint32_t *>(&done);
+}
 
 }  // namespace
 
@@ -69,19 +74,30 @@ void ThreadPool::take_part(Job &job, uint64_t generation, int thread) {
             if ((word & MAX_UNITS) == units) break;
             if (!phase.claim.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel)) continue;
             job.work(index, static_cast<int>(word & MAX_UNITS), thread);
-            phase.done.fetch_add(1, std::memory_order_acq_rel);
+            const uint64_t before = phase.done.fetch_add(1);
+            if ((before & MAX_UNITS) + 1 == units && phase.waiting.load() > 0)
+                syscall(SYS_futex, count_of(phase.done), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
             word = phase.claim.load(std::memory_order_acquire);
         }
-        for (int spins = 0;; ++spins) {
-            const uint64_t done = phase.done.load(std::memory_order_acquire);
-            if (done >> 40 != generation) return;
-            if ((done & MAX_UNITS) == units) break;
-            if (spins < SPINS_IN_STEP) {
-                pause();
-            } else {
-                sched_yield();
-            }
+        if (!wait_for(phase, generation, units)) return;
+    }
+}
+
+// False: the phase is of a later generation by now. A thread that holds the last unit may have been put aside for another
+// process; who waits for it gives its own processor away then, so that the kernel can go on there with what it put aside.
+bool ThreadPool::wait_for(Phase &phase, uint64_t generation, uint64_t units) {
+    for (int spins = 0;; ++spins) {
+        const uint64_t done = phase.done.load(std::memory_order_acquire);
+        if (done >> 40 != generation) return false;
+        if ((done & MAX_UNITS) == units) return true;
+        if (spins < SPINS_IN_STEP) {
+            pause();
+            continue;
         }
+        // A later generation may have the same count and put this thread to sleep: the end of its phase wakes it all the same.
+        phase.waiting.fetch_add(1);
+        syscall(SYS_futex, count_of(phase.done), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(done), nullptr, nullptr, 0);
+        phase.waiting.fetch_sub(1);
     }
 }
 

@@ -33,11 +33,13 @@ class ThreadPool {
     struct alignas(64) Phase {
         std::atomic<uint64_t> claim{0};  // generation << 40 | units << 20 | next
         std::atomic<uint64_t> done{0};   // generation << 40 | units done
+        std::atomic<int> waiting{0};     // threads that sleep until its last unit is done
     };
 
     void stop();
     void serve(int thread);
     void take_part(Job &job, uint64_t generation, int thread);
+    static bool wait_for(Phase &phase, uint64_t generation, uint64_t units);
 
     std::vector<Phase> phases_;
     std::vector<std::thread> workers_;

@@ -1,0 +1,148 @@
+"""What a gateway is owed as messages: most of a step's tokens as columns of numbers, everything else as events."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from octavo.packing import pack_u32
+from octavo.v1 import scheduler_pb2 as pb
+
+from octavo_scheduler.outbox import TokensUpdate, Update
+from octavo_scheduler.request import Cost
+
+MOST_HANDLES = 65_536
+"""Of one stream at a time; requests beyond them go by their names."""
+
+
+class UpdateWriter:
+    """Writes the updates of one gateway's stream, and gives its requests the handles that stand for their names in TokenRuns."""
+
+    def __init__(self, *, runs: bool) -> None:
+        """`runs`: the gateway reads TokenRuns."""
+        self._runs = runs
+        self._handles: dict[str, int] = {}
+        self._given = 0
+
+    def write(self, updates: Iterable[Update], now_us: int) -> pb.AttachGatewayResponse:
+        """One message with all of them, each request's own events in order; `now_us` is the core's clock."""
+        response = pb.AttachGatewayResponse()
+        message = response.events
+        message.SetInParent()
+        runs: list[tuple[int, TokensUpdate]] = []
+        for update in updates:
+            handle = self._handles.get(update.request_id, 0)
+            if handle and not (update.accepted or update.ended or update.finished) and _plain(update):
+                for part in update.tokens:
+                    runs.append((handle, part))
+                continue
+            if update.accepted:
+                handle = self._give(update.request_id)
+            write_update(message, update, now_us, handle)
+            if update.finished is not None:
+                self._handles.pop(update.request_id, None)
+        if runs:
+            _write_runs(message.runs, runs)
+        return response
+
+    def _give(self, request_id: str) -> int:
+        if not self._runs or len(self._handles) >= MOST_HANDLES:
+            return 0
+        self._given = self._given % 0xFFFFFFFF + 1
+        self._handles[request_id] = self._given
+        return self._given
+
+
+def _plain(update: Update) -> bool:
+    """Nothing but tokens behind a choice's first, which says more than its number."""
+    return bool(update.tokens) and all([part.start and not part.logprobs for part in update.tokens])
+
+
+def _write_runs(message: pb.TokenRuns, runs: list[tuple[int, TokensUpdate]]) -> None:
+    tokens = array("I")
+    for _handle, part in runs:
+        tokens.extend(part.tokens)
+    message.handles = pack_u32([handle for handle, _part in runs])
+    message.indexes = pack_u32([part.index for _handle, part in runs])
+    message.starts = pack_u32([part.start for _handle, part in runs])
+    message.counts = pack_u32([len(part.tokens) for _handle, part in runs])
+    message.tokens = pack_u32(tokens)
+
+
+def write_update(message: pb.RequestEvents, update: Update, now_us: int, handle: int = 0) -> None:
+    """Appends the events of one update, in order; `now_us` is the core's clock."""
+    name, add = update.request_id, message.events.add
+    if update.accepted:
+        accepted = add(request_id=name).accepted
+        accepted.attempt, accepted.max_tokens, accepted.degraded = update.attempt, update.max_tokens, update.degraded
+        accepted.handle = handle
+        if update.attached_to is not None:
+            accepted.attached = True
+            accepted.gateway_state = update.attached_to.gateway_state
+            accepted.prompt_tokens = pack_u32(update.attached_to.prompt)
+    for part in update.tokens:
+        tokens = add(request_id=name).tokens
+        tokens.index, tokens.tokens = part.index, pack_u32(part.tokens)
+        setattr(tokens, "from", part.start)
+        if not part.start and update.first_token_us >= 0:
+            tokens.relay_us = max(0, now_us - update.first_token_us)
+        for item in part.logprobs:
+            tokens.logprobs.add().MergeFromString(item)
+    for end in update.ended:
+        choice = add(request_id=name).choice_finished
+        choice.index, choice.reason, choice.tokens, choice.stop_token = (
+            end.index,
+            end.reason,
+            end.tokens,
+            end.stop_token,
+        )
+    if update.finished is not None:
+        _fill_finished(add(request_id=name).finished, update)
+    if update.pause is not None:
+        add(request_id=name).pause_result.decision = update.pause
+    if update.cancel is not None:
+        answer = update.cancel
+        result = pb.CancelResult(
+            found=answer.found,
+            outcome=answer.outcome,
+            last_step=answer.last_step,
+            blocks_freed=answer.blocks_freed,
+            latency_us=answer.latency_us,
+            cost=write_cost(answer.cost) if answer.cost is not None else None,
+        )
+        add(request_id=name).cancel_result.CopyFrom(result)
+
+
+def _fill_finished(finished: pb.RequestFinished, update: Update) -> None:
+    outcome = update.finished
+    if outcome is None:
+        raise ValueError("the update has no outcome")
+    finished.outcome, finished.reason, finished.message = outcome.outcome, outcome.reason, outcome.message
+    finished.retry_after_us, finished.cached_tokens = outcome.retry_after_us, update.cached_tokens
+    finished.cached_by_tier.update(update.cached_by_tier)
+    if update.cost is not None:
+        finished.cost.CopyFrom(write_cost(update.cost))
+    times = update.times
+    if times is not None:
+        finished.times.CopyFrom(
+            pb.RequestTimes(
+                queue_us=times.queue_us,
+                kv_load_us=times.kv_load_us,
+                worker_wait_us=times.worker_wait_us,
+                prefill_us=times.prefill_us,
+                decode_us=times.decode_us,
+                scheduler_us=times.scheduler_us,
+                preemptions=times.preemptions,
+                attempts=times.attempts,
+                first_token_us=times.first_token_us,
+                retry_us=times.retry_us,
+                sample_us=times.sample_us,
+                dispatch_us=times.dispatch_us,
+                report_us=times.report_us,
+            )
+        )
+
+
+def write_cost(cost: Cost) -> pb.RequestCost:
+    """A request's cost."""
+    return pb.RequestCost(**cost.figures())
