@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.rpc.tracing import OpenSpan, format_traceparent, record_span, start_tracing
+from octavo.rpc.tracing import OpenSpan, format_traceparent, parse_traceparent, record_span, start_tracing
 from octavo.ttft import PARTS
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.main import app
@@ -35,7 +35,7 @@ def write_request(folder: Path, number: int, queue_ms: float, tenant: str = "def
     provider = start_tracing("gateway", "1", otlp_endpoint="", trace_dir=folder, sample=1.0)
     tracer = provider.get_tracer("t")
     parts = {"gateway": 1.0, "tokenize": 0.5, "queue": queue_ms, "prefill": 20.0, "sample": 0.5, "transport": 2.0}
-    span = OpenSpan(tracer, "request", PARENT.format(trace=number, span=9), ms(0))
+    span = OpenSpan(tracer, "request", parse_traceparent(PARENT.format(trace=number, span=9)), ms(0))
     span.attributes.update(
         {
             "gen_ai.request.id": f"req-{number}",
