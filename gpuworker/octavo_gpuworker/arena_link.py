@@ -129,6 +129,7 @@ class ArenaLink:
         else:
             np.copyto(room, slot)
             checksum = xxhash.xxh3_64_intdigest(room.data)
+        arena.let_go(ref.slot)
         # after the copy: a slot that was filled anew meanwhile has another generation
         return bool(arena.generation(ref.slot) == ref.generation and checksum == ref.checksum)
 
@@ -143,4 +144,5 @@ class ArenaLink:
             room = self._pool.host_array(block)
             np.copyto(slot, np.frombuffer(self._pool.read_block(block), np.uint8) if room is None else room)
             checksums.append(xxhash.xxh3_64_intdigest(slot.data))
+            arena.let_go(ref.slot)  # or this worker's memory would grow to the store's
         return checksums

@@ -67,6 +67,11 @@ class ArenaMap:
         start = self.data_offset + number * self.slot_bytes
         return self._view[start : start + self.slot_bytes]
 
+    def let_go(self, number: int) -> None:
+        """This process is done with the slot for now: it no longer counts as its memory; the bytes stay, for everybody."""
+        self._check(number)
+        self._map.madvise(mmap.MADV_DONTNEED, self.data_offset + number * self.slot_bytes, self.slot_bytes)
+
     def generation(self, number: int) -> int:
         """What stands in the slot's header now."""
         self._check(number)

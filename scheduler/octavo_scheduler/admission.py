@@ -73,6 +73,8 @@ def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens
     """Blocks without which a request can never run: one choice to its end, and the start of its group."""
     positions = max(1, prompt_tokens + max_tokens - 1)
     alone = blocks_for(positions, block_tokens)
+    if choices == 1:
+        return alone
     start = blocks_for(min(prompt_tokens + 1, positions), block_tokens)
     shared = min(prompt_tokens // block_tokens, start)
     return max(alone, shared + choices * (start - shared))
@@ -98,6 +100,8 @@ def next_group(waiting: list[Choice]) -> list[Choice]:
 
     A protected one goes alone: several of them, each seated to its end, might never fit.
     """
+    if len(waiting) == 1:
+        return waiting
     fresh = [choice for choice in waiting if not choice.output and not is_protected(choice)]
     return fresh if len(fresh) > 1 else waiting[:1]
 
@@ -169,32 +173,32 @@ def make_plan(
     """What admitting `choices` (the leader first, with its usable keys) on `worker` takes. Changes nothing."""
     leader = choices[0]
     request = leader.request
-    block_tokens = worker.block_tokens
+    block_tokens, length, prompt = worker.block_tokens, leader.length, len(request.prompt)
     matched = worker.index.match(keys, len(keys))
-    simple = len(choices) == 1 and request.handoff is None and not request.swapped
-    path = load_path(
-        worker,
-        keys,
-        len(matched),
-        policy,
-        reach,
-        leader.length,
-        now_us=now_us,
-        overlap=simple,
-        forced="load" if request.handoff is not None else forced,
-        other_way=other_way,
-    )
-    load_keys = keys[len(matched) + path.head : len(matched) + path.run]
+    path, load_keys = NOTHING_TO_LOAD, []
+    if reach is not None:
+        path = load_path(
+            worker,
+            keys,
+            len(matched),
+            policy,
+            reach,
+            length,
+            now_us=now_us,
+            overlap=len(choices) == 1 and request.handoff is None and not request.swapped,
+            forced="load" if request.handoff is not None else forced,
+            other_way=other_way,
+        )
+        load_keys = keys[len(matched) + path.head : len(matched) + path.run]
     sources = reach.sources(load_keys) if reach is not None and reach.peers and load_keys else []
     positions = max_positions(request)
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
-    table = blocks_for(positions if is_protected(leader) else min(leader.length + 1, positions), block_tokens)
-    shared = min(len(request.prompt) // block_tokens, table) if len(choices) > 1 else table
-    revived = worker.pool.count_cached(matched)
+    table = blocks_for(positions if is_protected(leader) else min(length + 1, positions), block_tokens)
+    shared = min(prompt // block_tokens, table) if len(choices) > 1 else table
+    revived = worker.pool.count_cached(matched) if matched else 0
     need = table - len(matched) + (len(choices) - 1) * (table - shared) + revived
-    prompt = len(request.prompt)
     predicted = prompt + history.predict(request.tenant, request.max_tokens, prompt)
-    target = blocks_for(min(positions, max(predicted, leader.length + 1)), block_tokens)
+    target = blocks_for(min(positions, max(predicted, length + 1)), block_tokens)
     worst = len(choices) * (blocks_for(positions, block_tokens) - table)
     growth = len(choices) * max(0, target - table)
     return Plan(

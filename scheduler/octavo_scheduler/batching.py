@@ -37,6 +37,10 @@ def wanted_positions(sequence: Sequence, ahead: int) -> int:
     return min(sequence.length + ahead, sequence.max_positions)
 
 
+def _rank(sequence: Sequence) -> int:
+    return sequence.rank
+
+
 def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
     """Grants blocks to hungry sequences, oldest first; returns those that need a block at once and got none.
 
@@ -44,16 +48,19 @@ def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
     """
     pool, block_tokens = worker.pool, worker.block_tokens
     ahead = ahead_tokens(worker, policy)
-    hungry = sorted((item for item in worker.hungry if not item.stopping), key=lambda sequence: sequence.rank)
+    hungry = [item for item in worker.hungry if not item.stopping]
+    if len(hungry) > 1:
+        hungry.sort(key=_rank)
     worker.hungry = dict.fromkeys(hungry)
-    wants = {
-        sequence: blocks_for(wanted_positions(sequence, ahead), block_tokens) - len(sequence.blocks)
+    # wanted_positions and blocks_for, in line
+    wants = [
+        -(-min(sequence.length + ahead, sequence.max_positions) // block_tokens) - len(sequence.blocks)
         for sequence in hungry
-    }
-    roomy = sum(wants.values()) + margin_blocks(worker, policy) <= pool.free_blocks
+    ]
+    roomy = sum(wants) + margin_blocks(worker, policy) <= pool.free_blocks
     unmet: list[Sequence] = []
-    for sequence in hungry:
-        want = wants[sequence]
+    for sequence, wanted in zip(hungry, wants, strict=True):
+        want = wanted
         if not roomy:
             near = wanted_positions(sequence, STEPS_IN_FLIGHT)
             want = min(want, blocks_for(near, block_tokens) - len(sequence.blocks))
@@ -62,7 +69,7 @@ def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
                 continue
         if want > 0:
             grant(worker, sequence, want)
-        if wants[sequence] <= want:
+        if wanted <= want:
             del worker.hungry[sequence]
     return unmet
 

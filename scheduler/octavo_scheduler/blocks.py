@@ -42,6 +42,7 @@ class BlockPool:
         "_sequences",
         "_transfers",
         "cached_blocks",
+        "empty_blocks",
         "num_blocks",
     )
 
@@ -65,13 +66,15 @@ class BlockPool:
         self._fresh = 1  # this block and those behind it were never given out: they lie below the stack
         self.cached_blocks = 0
         """Blocks that only the index holds."""
+        self.empty_blocks = num_blocks - 1
+        """Blocks that hold nothing: taking them costs no cached one."""
         self._retired: list[int] = []
         self._debt = 0  # to be retired as they come back
 
     @property
     def usable_blocks(self) -> int:
         """All blocks but the null block and what is retired, or will be once it is free."""
-        return self.num_blocks - 1 - self.retired_blocks
+        return self.num_blocks - 1 - len(self._retired) - self._debt
 
     @property
     def retired_blocks(self) -> int:
@@ -95,6 +98,7 @@ class BlockPool:
         back = min(count - forgiven, len(self._retired))
         for _ in range(back):
             self._free.append(self._retired.pop())
+        self.empty_blocks += back
         return forgiven + back
 
     def _unwrap(self, count: int) -> None:
@@ -106,25 +110,21 @@ class BlockPool:
             self._fresh = end
 
     def _pay_debt(self) -> None:
-        self._unwrap(self._debt)
-        cached = min(self._debt - len(self._free), self.cached_blocks)
+        cached = min(self._debt - self.empty_blocks, self.cached_blocks)
         if cached > 0:
             self._evict(cached)
+        self._unwrap(self._debt)
         count = min(self._debt, len(self._free))
         if count:
             self._retired += self._free[-count:]
             del self._free[-count:]
+            self.empty_blocks -= count
             self._debt -= count
 
     @property
     def free_blocks(self) -> int:
         """Blocks that no sequence, transfer or pin holds; cached ones count."""
-        return len(self._free) + self.num_blocks - self._fresh + self.cached_blocks
-
-    @property
-    def empty_blocks(self) -> int:
-        """Blocks that hold nothing: taking them costs no cached one."""
-        return len(self._free) + self.num_blocks - self._fresh
+        return self.empty_blocks + self.cached_blocks
 
     @property
     def pinned_blocks(self) -> int:
@@ -144,6 +144,7 @@ class BlockPool:
                 self._evict(count - len(free))
         taken = free[: -count - 1 : -1]
         del free[-count:]
+        self.empty_blocks -= count
         sequences = self._sequences
         for block in taken:
             sequences[block] = 1
@@ -250,6 +251,7 @@ class BlockPool:
         if len(self._free) - len(free) != len(blocks):
             raise ValueError("blocks: one of them is not free, or is given twice")
         self._free = free
+        self.empty_blocks -= len(blocks)
         for block in blocks:
             self._indexed[block] = self._cached[block] = 1
         self.cached_blocks += len(blocks)
@@ -262,6 +264,7 @@ class BlockPool:
         if not self._uncache(block):
             return False
         self._free.append(block)
+        self.empty_blocks += 1
         return True
 
     def is_cached(self, block: int) -> bool:
@@ -313,6 +316,7 @@ class BlockPool:
             self._on_cached(block)
         else:
             self._free.append(block)
+            self.empty_blocks += 1
         if self._debt:
             self._pay_debt()
 

@@ -151,9 +151,11 @@ class Cell:
     """Everything the core knows. `now_us` is the time of the event at hand; nothing here looks at a clock."""
 
     __slots__ = (
+        "_itl_targets_us",
         "_orders",
         "admission_due",
         "arriving",
+        "budget_alone",
         "busy_correction",
         "caching",
         "classes",
@@ -191,6 +193,7 @@ class Cell:
 
     def __init__(self, policy: Policy, now_us: int) -> None:
         self.policy = policy
+        self.budget_alone = policy.budget_alone
         self.now_us = self.started_us = now_us
         self.fleet = Fleet()
         self.registry = Registry(policy.registry_ttl_us, policy.registry_bytes)
@@ -207,6 +210,7 @@ class Cell:
         self.errors = {name: Errors() for name in PREDICTED}
         self.caching = Caching()
         self.classes: dict[str, SloClass] = parse_classes(policy.slo_classes)
+        self._itl_targets_us = {name: int(item.itl_p99_ms * 1000) for name, item in self.classes.items()}
         self._orders = {name: policy.order_of(name) for name in self.classes}
         self.outlook = Outlook(policy, self.fleet, self.history, self.classes)
         self.queue = WaitingQueue(make_lines(policy, self.outlook, self.classes))
@@ -228,7 +232,7 @@ class Cell:
     @staticmethod
     def fresh_effects() -> Effects:
         """Nothing to do yet."""
-        return Effects([], [], [], set(), [], False, 0)
+        return Effects([], [], [], set(), [], False, 0, [], [])
 
     def evictions(self) -> dict[str, int]:
         """Blocks that left the indexes so far, by reason (fleet.EVICTIONS, or cut)."""
@@ -249,8 +253,7 @@ class Cell:
 
     def itl_target_us(self, slo_class: str) -> int:
         """Bound of the gaps between the tokens of a class; 0: none."""
-        target = self.classes.get(slo_class)
-        return int(target.itl_p99_ms * 1000) if target is not None else 0
+        return self._itl_targets_us.get(slo_class, 0)
 
     def tenant_asked(self, tenant: str) -> None:
         """Notes that the tenant is about."""

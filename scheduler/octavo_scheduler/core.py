@@ -110,8 +110,10 @@ class Core:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
                     top_up(worker, cell.policy)
-        if isinstance(event, Submitted) and (arrived := cell.registry.find(event.tenant, event.request_id)) is not None:
-            prefetching.hint(cell, arrived)
+        if cell.fleet.stores and isinstance(event, Submitted):
+            arrived = cell.registry.find(event.tenant, event.request_id)
+            if arrived is not None:
+                prefetching.hint(cell, arrived)
         for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)
@@ -265,6 +267,8 @@ class Core:
         """Head first and no overtaking, except past requests that wait for something of their own."""
         for request in list(self.cell.arriving):
             self._admit_arriving(request)
+        if not len(self.cell.queue):
+            return
         jam = Jam(self.cell)
         with self.cell.queue.in_turn(self.cell.now_us) as turn:
             for request in turn:
@@ -290,7 +294,7 @@ class Core:
                     self._displace(request)
                     jam.pool(request)
                 break
-            if plan.waits or placement.waits_for_join(cell, request, plan):
+            if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
                 break
             if jam.over_share(request, plan):
                 if pauses.yield_own(cell, plan.worker, request):

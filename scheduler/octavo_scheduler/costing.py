@@ -48,22 +48,19 @@ def charge(
     predicted = 1 + steps * costs.fixed_us / total
     if not prefilled:  # nearly every report
         for sequence, weight in zip(advanced, weights, strict=True):
-            request = sequence.choice.request
-            request.cost.decode_us += weight * scale
-            for account in request.accounts:
+            sequence.cost.decode_us += weight * scale
+            for account in sequence.accounts:
                 account.virtual_us += weight * predicted * account.per_us
         return True
     for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):
-        choice = sequence.choice
-        cost = choice.request.cost
         if at not in prefilled:
-            cost.decode_us += weight * scale
-            for account in choice.request.accounts:
+            sequence.cost.decode_us += weight * scale
+            for account in sequence.accounts:
                 account.virtual_us += weight * predicted * account.per_us
-        elif choice.residencies > 1:
-            cost.recompute_us += weight * scale
+        elif sequence.choice.residencies > 1:
+            sequence.cost.recompute_us += weight * scale
         else:
-            cost.prefill_us += weight * scale
+            sequence.cost.prefill_us += weight * scale
     return True
 
 

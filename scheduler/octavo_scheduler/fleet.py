@@ -181,15 +181,23 @@ class Worker:
 
     def take(self, count: int, why: str) -> list[int]:
         """`count` free blocks for a sequence; cached ones that go for it are booked under `why`. Raises OutOfBlocks."""
-        return self.fork([], 0, count, why)
+        before = self.evicted
+        blocks = self.pool.take(count)
+        if self.evicted != before:
+            self._booked(before, why)
+        return blocks
+
+    def _booked(self, before: int, why: str) -> None:
+        taken = self.evicted - before
+        self.evictions["shrink"] -= taken
+        self.evictions[why] += taken
 
     def fork(self, table: list[int], shared: int, own: int, why: str) -> list[int]:
         """BlockPool.fork, booked as `take` is."""
         before = self.evicted
-        blocks = self.pool.fork(table, shared, own) if shared else self.pool.take(own)
-        if taken := self.evicted - before:
-            self.evictions["shrink"] -= taken
-            self.evictions[why] += taken
+        blocks = self.pool.fork(table, shared, own)
+        if self.evicted != before:
+            self._booked(before, why)
         return blocks
 
     def all_evictions(self) -> dict[str, int]:
@@ -346,10 +354,11 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_shapes", "gateways", "splits", "stores", "version", "workers")
+    __slots__ = ("_accepting", "_longest", "_shapes", "gateways", "splits", "stores", "version", "workers")
 
     def __init__(self) -> None:
         self._shapes: dict[str, list[Shape]] = {}  # by pool
+        self._longest = -1
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self.version = 0  # counts what `changed` was told
         self.splits = False  # a worker only prefills for others
@@ -416,9 +425,16 @@ class Fleet:
             known = self._shapes[pool] = list(dict.fromkeys(worker.shape() for worker in self.accepting(pool)))
         return known
 
+    def longest_context(self) -> int:
+        """The largest max_model_len among the workers that accept; 0 without one."""
+        if self._longest < 0:
+            self._longest = max((shape.max_model_len for shape in self.shapes()), default=0)
+        return self._longest
+
     def changed(self) -> None:
         """A worker came, left or began to drain."""
         self._shapes.clear()
+        self._longest = -1
         self._accepting.clear()
         self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.version += 1

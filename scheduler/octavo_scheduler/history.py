@@ -67,6 +67,14 @@ class OutputHistory:
         """Mean output tokens, for work and time; never above max_tokens."""
         return max(1.0, min(float(max_tokens), self._narrowest(tenant, prompt_tokens).mean))
 
+    def lengths(self, tenant: str, max_tokens: int, prompt_tokens: int = 0) -> tuple[int, float]:
+        """(predict, expect) of the same request."""
+        known = self._narrowest(tenant, prompt_tokens)
+        return (
+            max(1, min(max_tokens, round(known.quantile))),
+            max(1.0, min(float(max_tokens), known.mean)),
+        )
+
     def count_on(self, tenant: str, max_tokens: int, prompt_tokens: int = 0) -> float:
         """Output tokens to hold against a deadline: the mean, and as long as nothing is known the one that is certain."""
         return self.expect(tenant, max_tokens, prompt_tokens) if self._all.seen >= _ENOUGH else 1.0
@@ -92,10 +100,11 @@ class OutputHistory:
         return lengths
 
     def _narrowest(self, tenant: str, prompt_tokens: int) -> _Lengths:
-        for key in ((tenant, length_class(prompt_tokens)), (tenant, -1)):
-            lengths = self._by_key.get(key)
-            if lengths is not None and lengths.seen >= _ENOUGH:
-                return lengths
-        if self._all.seen >= _ENOUGH:
-            return self._all
-        return self._by_key.get((tenant, -1), self._all)
+        by_key = self._by_key
+        lengths = by_key.get((tenant, prompt_tokens.bit_length() // 2))  # length_class, in line
+        if lengths is not None and lengths.seen >= _ENOUGH:
+            return lengths
+        lengths = by_key.get((tenant, -1))
+        if lengths is not None and lengths.seen >= _ENOUGH:
+            return lengths
+        return self._all if lengths is None or self._all.seen >= _ENOUGH else lengths

@@ -88,13 +88,14 @@ def submit(cell: Cell, event: Submitted) -> None:
     for choice in request.choices:
         if len(choice.output) >= request.max_tokens and choice.phase is not Phase.DONE:
             finish_choice(cell, choice, "length")
-    if all(choice.phase is Phase.DONE for choice in request.choices):
+    if not request.waiting_choices():
         _finish_if_done(cell, request)
     if event.resumes:
         pauses.resume(cell, request, event.resumes)
     if request.live:
         cell.queue.push(request)
-        hopeless.watch(cell, request)
+        if request.deadline_us:
+            hopeless.watch(cell, request)
         cell.admission_due = True
         if not cell.fleet.workers:
             cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
@@ -107,12 +108,12 @@ def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
         return Outcome("rejected", "rejected-invalid", invalid)
     if cell.draining:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
-    if not cell.fleet.accepting() and not _privileged(cell, event):
+    if not (cell.fleet.accepting() or _privileged(cell, event)):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
     never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices), _pool_of(cell, event))
     if never:
         return Outcome("rejected", "rejected-never-fits", never)
-    unpinned = pin_refusal(cell, event)
+    unpinned = pin_refusal(cell, event) if event.cache.pin else ""
     return Outcome("rejected", "rejected-pin-quota", unpinned) if unpinned else None
 
 
@@ -129,11 +130,12 @@ def _invalid(cell: Cell, event: Submitted) -> str:
         return f"max_tokens: {event.max_tokens} is too small; give at least 1"
     if not 1 <= len(event.choices) <= cell.policy.max_num_seqs:
         return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
-    if resolve(event.slo_class, cell.policy.default_slo_class, cell.classes) is None:
+    if event.slo_class and event.slo_class not in cell.classes:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
-    if any(len(choice.emitted) > event.max_tokens for choice in event.choices):
-        return "choices: more emitted tokens than max_tokens"
-    longest = max((shape.max_model_len for shape in cell.fleet.shapes()), default=0)
+    for choice in event.choices:
+        if len(choice.emitted) > event.max_tokens:
+            return "choices: more emitted tokens than max_tokens"
+    longest = cell.fleet.longest_context()
     if longest and len(event.prompt) + event.max_tokens > longest:
         return f"max_tokens: prompt {len(event.prompt)} + max_tokens {event.max_tokens} exceed the context of {longest}"
     return ""
@@ -150,8 +152,9 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, po
     shapes = cell.fleet.shapes(pool)
     if not shapes:
         return ""
-    if any(can_ever_hold(shape, prompt_tokens, max_tokens, choices) for shape in shapes):
-        return ""
+    for shape in shapes:
+        if can_ever_hold(shape, prompt_tokens, max_tokens, choices):
+            return ""
     usable, seqs = max(shape.usable_blocks for shape in shapes), max(shape.max_seqs for shape in shapes)
     need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens)
     of_pool = f" of pool {pool!r}" if pool else ""
@@ -198,6 +201,8 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         claimed_gpu_us=terms.gpu_us,
         forecast=terms.forecast,
     )
+    if len(event.choices) == 1 and not terms.degraded:
+        request.sized_for = cell.fleet.version  # never_fits was asked for just this size
     if event.pause_tool or event.pause_expected_us:
         request.pause = (event.pause_tool, event.pause_expected_us)
     for index, start in enumerate(event.choices):
@@ -359,7 +364,7 @@ def finish_choice(cell: Cell, choice: Choice, reason: str, stop_token: int = 0) 
     """A choice ended; a finish that comes while it is being preempted wins."""
     if choice.phase is Phase.DONE:
         return
-    choice.phase = Phase.DONE
+    choice.end()
     choice.finish_reason = reason
     choice.stop_token = stop_token
     cell.history.observe(choice.request.tenant, len(choice.output), len(choice.request.prompt))
@@ -371,7 +376,7 @@ def worker_finished(cell: Cell, choice: Choice, reason: str, stop_token: int, me
     if choice.phase is Phase.DONE or not request.live:
         return
     if reason == "failed":
-        choice.phase = Phase.DONE
+        choice.end()
         decide(cell, request, Outcome("failed", "worker-failed", message or "the worker could not compute it"))
         return
     finish_choice(cell, choice, reason, stop_token)
@@ -400,7 +405,7 @@ def decide(cell: Cell, request: Request, outcome: Outcome) -> None:
     reason = "deadline" if outcome.outcome == "deadline" else "cancel"
     accrue_all(request, cell.fleet.workers, cell.now_us)
     for choice in request.choices:
-        choice.phase = Phase.DONE
+        choice.end()
         if choice.sequence is not None:
             stop(cell, choice.sequence, reason)
     if outcome.outcome != "finished":  # of an answer what goes out may be found again

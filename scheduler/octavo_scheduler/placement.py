@@ -46,7 +46,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
             return None
         request.sized_for = cell.fleet.version
     accepting = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
-    if not any(worker.free_slots for worker in accepting):
+    if not _has_slot(accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
     if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
@@ -66,11 +66,18 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     return handed if pays(cell, plan, handed) else plan
 
 
+def _has_slot(workers: list[Worker]) -> bool:
+    for worker in workers:
+        if worker.free_slots:
+            return True
+    return False
+
+
 def _best_on(
     cell: Cell, request: Request, accepting: list[Worker], group: list[Choice], keys: list[bytes]
 ) -> Plan | None:
     """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
-    if not any(worker.free_slots for worker in accepting):
+    if not _has_slot(accepting):
         return None
     if len(accepting) == 1:
         return _plan(cell, accepting[0], group, keys)

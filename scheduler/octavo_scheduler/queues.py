@@ -41,6 +41,9 @@ class WaitingQueue:
         self._requests[request] = None
         self.load.add(request)
         request.accounts = self._line_of(request).push(request)
+        for choice in request.choices:
+            if choice.sequence is not None:  # another choice of it runs on
+                choice.sequence.accounts = request.accounts
 
     def remove(self, request: Request) -> None:
         """Takes a request out; a no-op when it is not in."""

@@ -141,6 +141,17 @@ class Sequence:
     load: LoadRecord | None = None
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
+    calm: bool = False  # it decodes, and nothing of it but its table and the index need be looked at (reports.py)
+    # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
+    output: array[int] = field(init=False, repr=False)
+    deliveries: list[Delivery] = field(init=False, repr=False)
+    cost: Cost = field(init=False, repr=False)
+    accounts: tuple[Account, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        request = self.choice.request
+        self.output, self.deliveries = self.choice.output, request.deliveries
+        self.cost, self.accounts = request.cost, request.accounts
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -169,6 +180,12 @@ class Choice:
     def length(self) -> int:
         """Prompt + output tokens."""
         return len(self.request.prompt) + len(self.output)
+
+    def end(self) -> None:
+        """It is done: no further token is its own."""
+        self.phase = Phase.DONE
+        if self.sequence is not None:
+            self.sequence.calm = False
 
     def tokens(self) -> array[int]:
         """Prompt + output."""
@@ -374,6 +391,8 @@ class Request:
 
     def waiting_choices(self) -> list[Choice]:
         """Choices that want a residency."""
+        if len(self.choices) == 1:
+            return self.choices[:] if self.choices[0].phase is Phase.WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
 
     def size_bytes(self) -> int:

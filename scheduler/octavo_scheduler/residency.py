@@ -29,12 +29,14 @@ def admit(cell: Cell, plan: Plan) -> None:
     worker, leader_choice = plan.worker, plan.choices[0]
     cell.touched[worker] = None
     request = leader_choice.request
-    worker.pool.share_all(plan.matched)
-    worker.index.hit(plan.matched, cell.now_us)
-    wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
+    if plan.matched:
+        worker.pool.share_all(plan.matched)
+        worker.index.hit(plan.matched, cell.now_us)
+        wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
-    prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
+    uncached = plan.uncached_tokens()
+    prefill_us = worker.costs.predict_prefill_us(uncached, cell.budget_alone)
     beside = worker.of_tenant[request.tenant]
     cached_len = len(plan.matched) * worker.block_tokens
     turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank)
@@ -87,7 +89,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     )
     for sequence in (leader, *siblings):
         sequence.order_number = number
-    _book_admission(cell, plan, leader, cached_len)
+    _book_admission(cell, plan, leader, cached_len, uncached, prefill_us)
     if plan.target is not None:
         handoff.begin(cell, worker, plan.target, leader)
     else:
@@ -155,10 +157,10 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
 
 def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
-    request = leader.choice.request
-    for key in request.prompt_keys[start_block : leader.length // worker.block_tokens]:
-        if key not in worker.computing and key not in worker.index:
-            worker.computing[key] = leader
+    computing, block_of = worker.computing, worker.index.block_of
+    for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
+        if key not in computing and key not in block_of:
+            computing[key] = leader
             leader.pending_keys.append(key)
 
 
@@ -169,7 +171,10 @@ def forget_computing(worker: Worker, sequence: Sequence) -> None:
     sequence.pending_keys = []
 
 
-def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -> None:
+def _book_admission(
+    cell: Cell, plan: Plan, leader: Sequence, cached_len: int, uncached: int, prefill_us: float
+) -> None:
+    """`uncached` tokens are to be prefilled, in `prefill_us` as predicted."""
     request = leader.choice.request
     first = request.admitted_us < 0
     if request.first_token_us < 0:
@@ -185,11 +190,9 @@ def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
             request.cached_by_tier["hbm"] = request.cached_tokens
-        prefill_us = plan.worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.budget_alone)
         for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
             account.charge(prefill_us)
-        request.predicted_tokens = cell.history.predict(request.tenant, request.max_tokens, len(request.prompt))
-        learn.from_admission(cell, request, plan.uncached_tokens())
+        learn.from_admission(cell, request, uncached)
         cell.fact(
             "queue",
             request,
@@ -204,8 +207,7 @@ def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -
         )
     elif request.handoff is None:
         reason = "worker-lost" if request.losses else "preempted"
-        lost_tokens = plan.uncached_tokens()
-        cell.counters["recomputed_tokens"] += lost_tokens
+        cell.counters["recomputed_tokens"] += uncached
         cell.fact(
             "preempted",
             request,
@@ -215,11 +217,10 @@ def _book_admission(cell: Cell, plan: Plan, leader: Sequence, cached_len: int) -
             reason=reason,
             worker_id=plan.worker.worker_id,
             attempt=request.attempts,
-            recomputed_tokens=lost_tokens,
+            recomputed_tokens=uncached,
             swapped=request.swapped,
         )
-        cost_us = plan.worker.costs.predict_prefill_us(lost_tokens, cell.policy.budget_alone)
-        cell.ledger.book("preemption", who_is(request), cost_ms=cost_us / 1000)
+        cell.ledger.book("preemption", who_is(request), cost_ms=prefill_us / 1000)
     else:
         return  # its blocks moved for a handoff, which books them
     cell.counters["prefix_hit_tokens"] += cached_len
@@ -473,6 +474,9 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
     for request in touched:
         request.attempts += 1
         request.losses += 1
+        for choice in request.choices:
+            if choice.sequence is not None:
+                choice.sequence.calm = False  # its next token ends the count
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
     handoff.retarget(cell, worker)

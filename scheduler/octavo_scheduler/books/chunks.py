@@ -44,7 +44,9 @@ def begin(cell: Cell, worker: Worker, sequence: Sequence) -> None:
     stood_us = sum(
         _stood_us(worker, costs.predict_step_us(step, decoding, context), decoding, context) for step in steps
     )
-    whole = not cell.uses("chunking", sequence.choice.request)
+    request = sequence.choice.request
+    # a target for gaps is kept by cutting: there a trial goes without it, a switch does not
+    whole = not cell.uses("chunking", request) and (not worker.pace.target_us() or "chunking" in request.sampled)
     sequence.cut = Cut(whole, whole_us, decoding * stood_us, worker.stalled_us)
     if whole:
         sequence.forecast_start_us = 0.0  # which was that of a prompt that is cut

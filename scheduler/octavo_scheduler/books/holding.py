@@ -70,7 +70,9 @@ class Holding:
 
     def take_due(self) -> dict[Owner, float]:
         """What blocks that are cached no more have cost, since the last call."""
-        due, self._due_ms = self._due_ms, {}
+        due = self._due_ms
+        if due:
+            self._due_ms = {}
         return due
 
     def still_open(self) -> dict[Owner, float]:

@@ -52,19 +52,17 @@ class Ledger:
         entries: int = 1,
     ) -> None:
         """Adds one entry, or several at once. Raises KeyError for a technique without a book."""
-        entry = Book(
-            entries,
-            saved_ms,
-            cost_ms,
-            held_ms,
-            saved_bytes,
-            cost_bytes,
-            1 if hit_tokens else 0,
-            hit_tokens,
-            asked_tokens,
-        )
-        self.books[technique].add(entry)
-        self._row(technique, who).add(entry)
+        for book in (self.books[technique], self._row(technique, who)):
+            book.entries += entries
+            book.saved_ms += saved_ms
+            book.cost_ms += cost_ms
+            book.held_ms += held_ms
+            book.asked_tokens += asked_tokens
+            if saved_bytes or cost_bytes or hit_tokens:
+                book.saved_bytes += saved_bytes
+                book.cost_bytes += cost_bytes
+                book.hits += 1 if hit_tokens else 0
+                book.hit_tokens += hit_tokens
 
     def _row(self, technique: str, who: Who) -> Book:
         row = self.rows.get((technique, who))

@@ -56,7 +56,8 @@ def knock(cell: Cell, event: Submitted, privileged: bool) -> Terms | Outcome:
         cell.tenants.refused(event.tenant, cell.now_us)
     if refused is not None:
         return refused
-    if not (terms.deadline_us or slo.on_overload != "queue" or _is_watched(cell)):
+    watched = int(cell.counters["requests_submitted"]) % WATCHED_SHARE == 0
+    if not (watched or terms.deadline_us or slo.on_overload != "queue"):
         return terms
     terms.forecast = forecast(cell, _ask(cell, event, terms))
     late = _late(cell, slo, terms)
@@ -65,24 +66,15 @@ def knock(cell: Cell, event: Submitted, privileged: bool) -> Terms | Outcome:
     return late or terms
 
 
-def _is_watched(cell: Cell) -> bool:
-    return int(cell.counters["requests_submitted"]) % WATCHED_SHARE == 0
-
-
 def _pool_away(pool: str) -> Outcome:
     which = f"no worker of pool {pool!r} is ready" if pool else "no worker is ready"
     return Outcome("rejected", "rejected-not-ready", f"{which}; retry", SECOND_US)
 
 
-def _expected(cell: Cell, event: Submitted, max_tokens: int) -> float:
-    return cell.history.expect(event.tenant, max_tokens, len(event.prompt))
-
-
 def _size(cell: Cell, event: Submitted, terms: Terms) -> None:
     """What the request counts in each unit."""
     prompt, choices = len(event.prompt), len(event.choices)
-    expected = _expected(cell, event, terms.max_tokens)
-    predicted = cell.history.predict(event.tenant, terms.max_tokens, prompt)
+    predicted, expected = cell.history.lengths(event.tenant, terms.max_tokens, prompt)
     terms.charged_tokens = prompt + round(choices * expected)
     terms.kv_tokens = prompt + choices * predicted
     terms.gpu_us = claim_us(cell, terms.pool, prompt, expected, choices)
@@ -105,7 +97,6 @@ def _queue_refusal(cell: Cell, event: Submitted, terms: Terms) -> Outcome | None
     """A limit of the queue that the request exceeds. Without anyone waiting, only the count can refuse."""
     policy, waiting = cell.policy, cell.queue.load.total
     prompt = len(event.prompt)
-    workers = max(1, len(cell.fleet.accepting()))
     if (
         waiting.requests < policy.max_waiting_requests
         and waiting.prompt_tokens + prompt <= policy.max_waiting_prompt_tokens
@@ -113,6 +104,7 @@ def _queue_refusal(cell: Cell, event: Submitted, terms: Terms) -> Outcome | None
         and not policy.max_waiting_gpu_us
     ):
         return None  # nearly every request
+    workers = max(1, len(cell.fleet.accepting()))
     limits = (
         ("requests", "requests", waiting.requests, 1, policy.max_waiting_requests, "max_waiting_requests"),
         (

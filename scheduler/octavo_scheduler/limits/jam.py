@@ -25,7 +25,7 @@ class Jam:
 
     def holds(self, request: Request) -> bool:
         """Whether somebody before `request` holds it back."""
-        return request.pool in self._pools or request.tenant in self._tenants
+        return bool(self._pools or self._tenants) and (request.pool in self._pools or request.tenant in self._tenants)
 
     def pool(self, request: Request) -> None:
         """`request` lacks room where it may run."""

@@ -14,7 +14,7 @@ WATCHED_SHARE = 4
 def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
     """A request was seated for the first time."""
     cell.counters["admissions"] += 1
-    expected = cell.history.expect(request.tenant, request.max_tokens, len(request.prompt))
+    request.predicted_tokens, expected = cell.history.lengths(request.tenant, request.max_tokens, len(request.prompt))
     cell.rates.mix.observe(prefill_tokens, len(request.prompt), expected)
     cell.drain.admitted(len(request.prompt), request.claimed_kv_tokens, cell.now_us)
     seen = request.forecast

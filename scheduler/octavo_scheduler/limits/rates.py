@@ -156,10 +156,13 @@ def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, t
     decoding = context = ahead = 0
     for sequence in worker.sequences.values():
         if not sequence.stopping:
-            decoding += sequence.first_token_us >= 0
-            context += sequence.computed_len
-            if sequence.turn <= turn:
-                ahead += max(0, sequence.length - sequence.computed_len - 1)
+            computed = sequence.computed_len
+            context += computed
+            if sequence.first_token_us >= 0:
+                decoding += 1
+            lacking = sequence.length - computed - 1
+            if lacking > 0 and sequence.turn <= turn:
+                ahead += lacking
     budget = worker.pace.budget if decoding else worker.pace.alone or policy.budget_alone
     left_us = 0.0
     if decoding or backlog:

@@ -83,6 +83,8 @@ class Tenants:
 
     def refusal(self, tenant: str, tokens: int, now_us: int) -> Outcome | None:
         """Why the tenant may not begin a request that is expected to take `tokens`."""
+        if not self._limits:
+            return None
         limits = self.limits_of(tenant)
         account = self.accounts.get(tenant)
         live = account.live if account is not None else 0
@@ -108,9 +110,10 @@ class Tenants:
         """The request is taken on: charged with what it is expected to take."""
         account = self._account(request.tenant, now_us)
         account.live += 1
-        account.level = self.level(request.tenant, now_us) - tokens
-        account.at_us = now_us
         request.charged_tokens = tokens
+        if self._limits:
+            account.level = self.level(request.tenant, now_us) - tokens
+            account.at_us = now_us
 
     def spend(self, tenant: str, tokens: int, now_us: int) -> None:
         """Charges work that is no request of the tenant's: a preload that it put or pinned."""
@@ -124,10 +127,12 @@ class Tenants:
         account = self.accounts.get(request.tenant)
         if account is None or request.charged_tokens < 0:
             return
-        taken = len(request.prompt) + sum(len(choice.output) for choice in request.choices) if request.work_done else 0
         limits = self.limits_of(request.tenant)
-        account.level = min(limits.burst, self.level(request.tenant, now_us) + request.charged_tokens - taken)
-        account.at_us = now_us
+        if self._limits:
+            said = sum(len(choice.output) for choice in request.choices)
+            taken = len(request.prompt) + said if request.work_done else 0
+            account.level = min(limits.burst, self.level(request.tenant, now_us) + request.charged_tokens - taken)
+            account.at_us = now_us
         account.live -= 1
         request.charged_tokens = -1
         if not account.live and limits is _NONE:
@@ -138,6 +143,8 @@ class Tenants:
 
         One that holds nothing there may have one request, so that a small share of a small pool is no dead end.
         """
+        if not self._limits:
+            return False
         share = self.limits_of(tenant).kv_share
         if share >= 1.0:
             return False

@@ -6,10 +6,12 @@ from __future__ import annotations
 class Account:
     """A virtual counter: predicted device time divided by the group's weight, microseconds. It never decreases."""
 
-    __slots__ = ("hidden", "in_sight", "name", "per_us", "virtual_us", "waiting")
+    __slots__ = ("alone", "hidden", "in_sight", "name", "per_us", "virtual_us", "waiting")
 
     def __init__(self, name: str, weight: float) -> None:
         self.name = name
+        self.alone = (self,)
+        """What a request is charged to that belongs to this group only: one tuple for all of them."""
         self.per_us = 1.0 / weight
         self.virtual_us = 0.0
         self.waiting = 0  # requests, the parked ones included

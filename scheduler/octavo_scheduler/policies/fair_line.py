@@ -67,7 +67,7 @@ class FairLine:
         account.waiting += 1
         inner = self._lines[account.name].push(request)
         self._show(account)
-        return (account, *inner)
+        return (account, *inner) if inner else account.alone
 
     def peek(self, now_us: int) -> Head | None:
         found = self._compete(now_us)

@@ -26,7 +26,7 @@ MOST_OTHERS = 8
 
 def joinable(cell: Cell, workers: list[Worker], request: Request) -> list[Worker]:
     """Those of `workers` whose batch is open to the request at the head; may set a timer for when one opens."""
-    if others := _others_about(cell, request):
+    if len(cell.tenants_about) > 1 and (others := _others_about(cell, request)):
         workers = [worker for worker in workers if _has_slot(worker, request.tenant, others)]
     if cell.policy.batching == "continuous":
         return workers
@@ -35,7 +35,7 @@ def joinable(cell: Cell, workers: list[Worker], request: Request) -> list[Worker
 
 def has_its_share(cell: Cell, request: Request) -> bool:
     """Whether no worker has a slot left that its tenant may take, though some have one for others."""
-    others = _others_about(cell, request)
+    others = _others_about(cell, request) if len(cell.tenants_about) > 1 else []
     if not others:
         return False
     workers = [worker for worker in cell.fleet.open_to(request.pool, cell.now_us) if worker.free_slots]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,7 @@ class CellResult:
 
     tallies: list[Tally]
     samples: list[Sample]
-    gaps: dict[int, int] = field(default_factory=dict)  # gap // GAP_UNIT_US -> tokens
+    gaps: Counter[int] = field(default_factory=Counter)  # gap // GAP_UNIT_US -> tokens
     counters: dict[str, float] = field(default_factory=dict)
     prediction_errors: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     """What the core predicted (Cell.errors): how often, and the 0.5 and 0.9 quantile of the relative error."""
@@ -117,6 +118,8 @@ class CellRun:
         self._sample_us = sample_us
         self._collecting = False
         self._open: dict[str, Tally] = {}
+        self._spoken: dict[int, tuple[Sequence[str], list[int]]] = {}
+        """By epoch: whose tokens the worker's latest reports hold, one each per report, and when these came."""
         self._service = ServiceGaps()
         self._many_tenants = len({row.tenant for _number, row in rows}) > 1
         self.result = CellResult([], [])
@@ -207,15 +210,18 @@ class CellRun:
     def _report(self, arrived: tuple[SimulatedWorker, Reported, list[str]]) -> None:
         worker, report, owners = arrived
         report.now_us = now_us = self._now_us
-        tallies = self._open
-        for owner, count in zip(owners, report.counts, strict=True):
-            tally = tallies.get(owner)
-            if tally is None:
-                continue  # its end was told already: the worker had not yet heard of it
-            if count == 1:
-                tally.times.append(now_us)
-            elif count:
-                tally.times += [now_us] * count
+        each = report.steps == 1 and len(report.tokens) == len(owners)  # spoke once
+        spoken = self._spoken.get(worker.epoch)
+        if each and spoken is not None and spoken[0] is owners:
+            spoken[1].append(now_us)
+        else:
+            self._note_times(worker.epoch)
+            if each:
+                self._spoken[worker.epoch] = owners, [now_us]
+            else:
+                for owner, count in zip(owners, report.counts, strict=True):
+                    if count and (tally := self._open.get(owner)) is not None:
+                        tally.times += [now_us] * count
         if self._many_tenants:
             self._serve(report, owners)
         self._feed(report)
@@ -223,6 +229,14 @@ class CellRun:
             store = worker.store
             number, changes = store.take_changes()
             self._feed(StoreChanged(now_us, store.store_id, store.connection, number, changes))
+
+    def _note_times(self, epoch: int) -> None:
+        """Books what was said in the worker's latest reports that are all of the same requests."""
+        owners, times = self._spoken.pop(epoch, ((), []))
+        tally_of = self._open.get  # none: its end was told already, and the worker had not yet heard of it
+        for owner in owners:
+            if (tally := tally_of(owner)) is not None:
+                tally.times += times
 
     def _serve(self, report: Reported, owners: list[str]) -> None:
         """Books each sequence's share of the worker's time as its tenant's service."""
@@ -284,6 +298,8 @@ class CellRun:
 
     def _collect(self, _: None) -> None:
         self._collecting = False
+        for epoch in list(self._spoken):
+            self._note_times(epoch)
         while updates := self.core.collect(GATEWAY):
             for update in updates:
                 if update.finished is None:

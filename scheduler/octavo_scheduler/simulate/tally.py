@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from octavo_scheduler.simulate.workload import Row
@@ -28,7 +29,7 @@ class Tally:
     itl_max_us: int = 0
     e2e_us: int = -1
 
-    def close(self, gaps: dict[int, int], gap_unit_us: int, edge_us: int) -> None:
+    def close(self, gaps: Counter[int], gap_unit_us: int, edge_us: int) -> None:
         """Books the gaps of its tokens into `gaps` (gap // gap_unit_us -> count), and its own latencies.
 
         `edge_us` is both ways between client and core. ITL is a gap between two tokens; tokens that came in one
@@ -46,9 +47,7 @@ class Tally:
             low = own[int(at)]
             self.itl_p99_us = round(low + (own[min(int(at) + 1, len(own) - 1)] - low) * (at - int(at)))
             self.itl_max_us = own[-1]
-        for gap in own:
-            at = gap // gap_unit_us
-            gaps[at] = gaps.get(at, 0) + 1
+        gaps.update(map(gap_unit_us.__rfloordiv__, own))
         self.times = []
 
     def meets(self, ttft_ms: float, itl_p99_ms: float) -> bool:

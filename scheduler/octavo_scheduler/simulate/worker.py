@@ -19,6 +19,7 @@ from octavo_scheduler.orders import (
     Abort,
     Admit,
     Grant,
+    Label,
     Leave,
     Load,
     Offload,
@@ -31,6 +32,8 @@ from octavo_scheduler.orders import (
 from octavo_scheduler.simulate.hardware import Hardware
 from octavo_scheduler.simulate.store import SimulatedStore
 
+LEAST_QUIET = 2
+"""Steps without an event from which counting them is cheaper than making them."""
 MERGE_US = 5000
 LOW_WATER = 2
 BUSY_REPORT_US = 100_000
@@ -102,6 +105,35 @@ class SimSequence(SeqView):
             self.capacity, self.hidden = self.capacity + self.hidden, 0
 
 
+class Quiet:
+    """Decodes of which none ends, runs short or is joined for `left` more steps: until then they are only counted.
+
+    `computed` and `context` (their sum) are of the step to come; `passed` steps are not booked with the sequences yet.
+    `low`: some are short of room, so that each step is reported at once.
+    """
+
+    __slots__ = ("computed", "context", "left", "low", "owners", "passed", "sequences", "slots")
+
+    def __init__(self, sequences: list[SimSequence], left: int, low: bool) -> None:
+        self.sequences = sequences
+        self.left = left
+        self.low = low
+        self.passed = 0
+        self.slots = [sequence.slot for sequence in sequences]
+        self.owners = [sequence.request_id for sequence in sequences]
+        self.computed = [sequence.computed + 1 for sequence in sequences]
+        self.context = sum(self.computed)
+
+    def pass_step(self) -> list[int]:
+        """One more; returns where each is now."""
+        done = self.computed
+        self.left -= 1
+        self.passed += 1
+        self.context += len(done)
+        self.computed = [computed + 1 for computed in done]
+        return done
+
+
 class SimulatedWorker:
     """One worker on the cell's clock. The loop calls `boundary` whenever a step ends or a wake-up is due."""
 
@@ -113,6 +145,7 @@ class SimulatedWorker:
         "_last_live_us",
         "_last_report_us",
         "_order",
+        "_quiet",
         "_report",
         "_since_us",
         "_steady",
@@ -161,6 +194,7 @@ class SimulatedWorker:
         """Heap of (ends_us, xfer_id, order, took_us, the part of it that waited for the link)."""
         self._step: Step | None = None
         self._steady: Step | None = None  # what compose would give again: nothing but decodes, nobody came or left
+        self._quiet: Quiet | None = None  # the sequences of `_steady`, while nothing can happen to them
         self._step_us = 0
         self._order: tuple[int, ...] | None = None
         self._report = Reported(0, epoch)
@@ -200,7 +234,10 @@ class SimulatedWorker:
         leaving: list[tuple[Reported, list[str]]] = []
         stepped = self._step is not None
         if self._step is not None:
-            self._end_step(self._step, now_us)
+            if self._quiet is not None:
+                self._end_quiet_step(self._step, self._quiet, now_us)
+            else:
+                self._end_step(self._step, now_us)
             self._step = None
         while self.inbox and self.inbox[0][0] <= now_us:
             arrived_us, orders = self.inbox.popleft()
@@ -236,15 +273,16 @@ class SimulatedWorker:
         return self._step is not None
 
     def _start_step(self, step: Step, now_us: int, leaving: list[tuple[Reported, list[str]]]) -> None:
-        order = None if step.prefill_tokens else tuple([chunk.slot for chunk in step.chunks])
-        if self._report.steps and (order is None or order != self._order):
-            leaving.append(self._take(now_us))
-        self._order = order
-        self._step = step
         by_slot = self._by_slot
-        context = 0
-        for chunk in step.chunks:
-            context += chunk.start + chunk.count
+        if self._quiet is not None:
+            context = self._quiet.context
+        else:
+            order = None if step.prefill_tokens else tuple([chunk.slot for chunk in step.chunks])
+            if self._report.steps and (order is None or order != self._order):
+                leaving.append(self._take(now_us))
+            self._order = order
+            context = sum([chunk.start + chunk.count for chunk in step.chunks])
+        self._step = step
         wall_us = self.hardware.step_us(step.prefill_tokens, step.decode_seqs, context)
         self._step_us = max(1, int(wall_us))
         self.busy_us += wall_us
@@ -299,10 +337,51 @@ class SimulatedWorker:
                 if length >= sequence.end_len:
                     self._finish(sequence)
         self._flush = self._flush or low
-        if not (step.prefill_tokens or step.starved or low) and len(self._by_seq) == running:
-            for chunk in step.chunks:
-                chunk.start += 1
-            self._steady = step
+        if not (step.prefill_tokens or step.starved) and len(self._by_seq) == running:
+            self._calm_down(step, low)
+
+    def _calm_down(self, step: Step, low: bool) -> None:
+        """Whether the next step will be the same, and the ones after it, unless that is not worth the counting."""
+        sequences = [self._by_slot[chunk.slot] for chunk in step.chunks]
+        rooms = [sequence.capacity - sequence.computed for sequence in sequences]
+        if min(rooms) < 1:
+            return  # somebody starves
+        for chunk in step.chunks:
+            chunk.start += 1
+        self._steady = step
+        left = min([sequence.end_len - sequence.length for sequence in sequences]) - 1
+        # as long as it is the same ones that are short of room
+        left = min(left, min([room if room <= LOW_WATER else room - LOW_WATER - 1 for room in rooms]))
+        if left >= LEAST_QUIET and not any([sequence.hidden for sequence in sequences]):
+            self._quiet = Quiet(sequences, left, low)
+
+    def _end_quiet_step(self, step: Step, quiet: Quiet, now_us: int) -> None:
+        self.steps += 1
+        report = self._report
+        if not report.steps:
+            self._since_us = now_us - self._step_us
+            report.slots, report.counts, self.tokens_of = quiet.slots, [1] * len(quiet.slots), quiet.owners
+        else:
+            report.counts = [count + 1 for count in report.counts]
+        report.steps += 1
+        report.wall_us += self._step_us
+        report.decode_seqs = step.decode_seqs
+        report.computed_len = quiet.pass_step()
+        self._flush = self._flush or quiet.low
+        self._steady = step
+        if not quiet.left:
+            self._stir()
+
+    def _stir(self) -> None:
+        """Something may happen: books what has only been counted."""
+        quiet, self._quiet = self._quiet, None
+        if quiet is None or not quiet.passed:
+            return
+        for sequence in quiet.sequences:
+            sequence.computed += quiet.passed
+            sequence.length += quiet.passed
+        for chunk in self._steady.chunks if self._steady is not None else ():
+            chunk.start += quiet.passed
 
     def _first(self, sequence: SimSequence, now_us: int) -> None:
         sequence.spoke = True
@@ -368,6 +447,10 @@ class SimulatedWorker:
         self._flush = False
         return report, owners
 
+    def _unsteady(self) -> None:
+        self._stir()
+        self._steady = None
+
     # -- orders ------------------------------------------------------------------------------------------------------
 
     def _apply(self, order: Order, now_us: int) -> None:
@@ -375,8 +458,12 @@ class SimulatedWorker:
             granted = self._by_seq.get(order.seq)
             if granted is not None:
                 granted.grow(len(order.block_ids) * self.hardware.block_tokens)
+                if self._quiet is not None and self._quiet.low:
+                    self._stir()  # it may be the one that was short
             return
-        self._steady = None
+        if isinstance(order, Label):
+            return  # names of blocks are for its next Hello
+        self._unsteady()
         if isinstance(order, Admit):
             self._admit(order, now_us)
         elif isinstance(order, Stop):
@@ -460,7 +547,7 @@ class SimulatedWorker:
         )
         self._flush = True
         if isinstance(order, Load):
-            self._steady = None
+            self._unsteady()
             for sequence in self._by_seq.values():
                 if sequence.wait_xfer == order.xfer_id:
                     self._start_after_load(sequence, ok)

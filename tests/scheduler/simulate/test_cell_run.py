@@ -197,6 +197,7 @@ def test_a_step_that_goes_on_is_the_one_that_compose_would_give(monkeypatch: pyt
     def ended(worker: SimulatedWorker, step: Step, now_us: int) -> None:
         end_step(worker, step, now_us)
         if worker._steady is not None:
+            worker._stir()
             kept.append(None)
             again = compose(worker._by_seq.values(), worker.budget)
             assert again == worker._steady
