@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import subprocess
 import sys
 import time
@@ -216,10 +217,9 @@ def test_follow_prints_requests_as_they_end(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        for number in range(2, 60):  # until the reader is there: what ended before it is not shown
+        for number in range(2, 600):  # until the reader is there: what ended before it is not shown
             write_request(tmp_path, number, 5.0)
-            time.sleep(0.1)
-            if number > 20:
+            if select.select([process.stdout], [], [], 0.1)[0]:
                 break
         line = process.stdout.readline()
     finally:
