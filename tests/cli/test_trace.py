@@ -7,7 +7,6 @@ import re
 import select
 import subprocess
 import sys
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
