@@ -39,8 +39,8 @@ def matrix(
     clients: Annotated[int, typer.Option("--clients", min=1, help="At once, in each cell.")] = 4,
     each: Annotated[int, typer.Option("--each", min=1, help="Requests of each client.")] = 2,
     after_min: Annotated[float, typer.Option("--after-min", help="Measure again after so many minutes of load.")] = 0.0,
-    run_dir: Annotated[str, typer.Option("--run-dir")] = "",
-    api_key: Annotated[str, typer.Option("--api-key")] = "",
+    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: stdout.")] = "",
     html_path: Annotated[str, typer.Option("--html", help="Write one page to this file.")] = "",
 ) -> None:

@@ -64,14 +64,16 @@ def serve(
     ] = False,
     cache: Annotated[str, typer.Option("--cache", help="cold, warm, both or as-is.")] = "cold",
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Requests before, in no figure.")] = 4,
-    temperature: Annotated[float, typer.Option("--temperature")] = 0.0,
-    top_p: Annotated[float, typer.Option("--top-p")] = 1.0,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="Draw from the likeliest that hold this share, 0 to 1.")
+    ] = 1.0,
     stop_at_eos: Annotated[bool, typer.Option("--stop-at-eos", help="Answers may end before --max-tokens.")] = False,
     fit: Annotated[bool, typer.Option("--fit", help="Leave out what the context cannot hold.")] = False,
     cost_per_hour: Annotated[float, typer.Option("--cost-per-hour", help="Of the machines that serve.")] = 0.0,
     model: Annotated[str, typer.Option("--model", help="Served model id.")] = "",
     run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
-    api_key: Annotated[str, typer.Option("--api-key")] = "",
+    api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
     json_path: load_options.JsonPath = "",
     html_path: Annotated[str, typer.Option("--html", help="Write one page with plots to this file.")] = "",
 ) -> None:
