@@ -157,7 +157,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             batch, connection.orders = connection.orders, []
             for orders in wire.write_orders(batch):
                 number += 1
-                connection.stamp(orders, self._driver.clock_us())
+                wire.stamp_admits(orders, connection.admitted_us, self._driver.clock_us())
                 await self._write(
                     context,
                     wpb.AttachWorkerResponse(epoch=connection.epoch, number=number, orders=orders),
