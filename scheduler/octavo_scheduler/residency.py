@@ -30,12 +30,12 @@ def admit(cell: Cell, plan: Plan) -> None:
     worker, leader_choice = plan.worker, plan.choices[0]
     cell.touched[worker] = None
     request = leader_choice.request
-    if plan.blend is not None:  # before blocks are taken, which may be cached ones
-        worker.pool.share_all(plan.blend.sources)
     if plan.matched:
         worker.pool.share_all(plan.matched)
         worker.index.hit(plan.matched, cell.now_us)
         wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
+    if plan.blend is not None:  # before blocks are taken, which may be cached ones
+        worker.pool.share_all(plan.blend.sources)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     uncached = plan.uncached_tokens()

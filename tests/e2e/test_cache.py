@@ -313,7 +313,7 @@ async def held(cluster: Cluster, tenant: str, prompts: list[list[int]]) -> dict[
     root_key = bytes.fromhex((await _models(cluster))[0])
     root = namespace_root(root_key, Deployment().secret.encode(), tenant)
     own = {key for prompt in prompts for key in extend_keys(root, prompt, 16)}
-    found = {"dram": 0, "nvme": 0}
+    found = {"dram": 0, "nvme": 0, "queue": 0}
     async with open_channel(f"127.0.0.1:{cluster.ports['kvstore']}") as channel:
         stub: Any = kvstore_pb2_grpc.KvStoreServiceStub(channel)  # type: ignore[no-untyped-call]
         async for part in stub.WatchBlocks(kvstore_pb2.WatchBlocksRequest()):
@@ -342,7 +342,7 @@ async def test_a_tenant_above_its_quota_loses_its_own_blocks_in_each_tier(cluste
         await asyncio.sleep(0.5)  # what was still on its way is there, and what was too much is gone
     found = await held(cluster, "small", prompts)
     assert 0 < found["dram"] <= 4 and 9 <= found["nvme"] <= 10, "24 blocks were computed"
-    assert await held(cluster, "alpha", [other]) == {"dram": 8, "nvme": 8}, "never another's"
+    assert await held(cluster, "alpha", [other]) == {"dram": 8, "nvme": 8, "queue": 0}, "never another's"
 
 
 async def test_a_preload_outlives_scheduler_and_worker_and_says_where_it_came_from(cluster: Cluster) -> None:

@@ -29,6 +29,8 @@ from octavo_scheduler.orders import (
     Update,
 )
 
+from tests.scheduler.chains import chain_of, extend_chain
+from tests.scheduler.chaos_blend import Blends
 from tests.scheduler.chaos_store import ChaosStore
 
 POISON = -1
@@ -53,13 +55,6 @@ def expected_output(seed: int, prompt_len: int, max_tokens: int, stop_ids: list[
     return output, "length"
 
 
-def extend_chain(chain: list[int], tokens: list[int]) -> None:
-    """Prefix ids: position p's id depends on tokens[:p + 1]."""
-    while len(chain) < len(tokens):
-        previous = chain[-1] if chain else 7
-        chain.append(hash((previous, tokens[len(chain)])) & 0x7FFFFFFFFFFFFFFF)
-
-
 @dataclass(eq=False)
 class ChaosSequence:
     seq: int
@@ -82,9 +77,6 @@ class ChaosSequence:
     first_token_sent: bool = False
     ends_at: int = 0  # stop_after: this many tokens in all; 0: none
     chain: list[int] = field(default_factory=list)
-    sources: list[tuple[int, list[int], list[int]]] = field(
-        default_factory=list
-    )  # of a blend: first token, blocks, ids
 
 
 @dataclass(eq=False)
@@ -124,7 +116,7 @@ class ChaosWorker:
         self.content = [[POISON] * block_tokens for _ in range(num_blocks)]
         self.labels: dict[int, tuple[bytes, bytes]] = {}
         self.key_content: dict[bytes, list[int]] = {}
-        self.inexact: set[int] = set()  # blocks of sequences that were blended
+        self.blends = Blends(self)
         self.computed_tokens = 0
         self.steps = 0
         self.max_batch = 0
@@ -218,9 +210,8 @@ class ChaosWorker:
                 sequence = self.sequences.get(order.seq)
                 if sequence is not None:
                     self._poison(order.block_ids)
+                    self.blends.granted(order.seq, order.block_ids)
                     sequence.blocks.extend(order.block_ids)
-                    if sequence.sources:
-                        self.inexact.update(order.block_ids)
             elif isinstance(order, Stop):
                 sequence = self.sequences.get(order.seq)
                 if sequence is not None and not sequence.ending:
@@ -258,21 +249,13 @@ class ChaosWorker:
         assert order.cached_len < len(tokens), "nothing is left to compute"
         stop_ids = unpack_u32(order.sampling)
         loading = {b for x in self.transfers.values() if x.xfer_id == order.wait_xfer for b in x.blocks}
-        self._poison([b for b in order.block_ids[order.cached_len // self.block_tokens :] if b not in loading])
+        kept = 0 if order.blend_parts else order.cached_len // self.block_tokens
+        self._poison([b for b in order.block_ids[kept:] if b not in loading])
 
         def make(seq: int, slot: int, seed: int, blocks: list[int], computed: int) -> ChaosSequence:
             made = ChaosSequence(
-                seq,
-                slot,
-                order.rank,
-                list(tokens),
-                order.prompt_len,
-                computed,
-                list(blocks),
-                seed,
-                stop_ids,
-                order.max_len,
-            )
+                seq, slot, order.rank, list(tokens), order.prompt_len, computed, list(blocks), seed, stop_ids, order.max_len
+            )  # fmt: skip
             made.ends_at = len(tokens) + order.stop_after if order.stop_after else 0
             extend_chain(made.chain, made.tokens)
             self.sequences[seq] = self.slots[slot] = made
@@ -280,8 +263,9 @@ class ChaosWorker:
 
         leader = make(order.seq, order.slot, order.seed, order.block_ids, order.cached_len)
         leader.wait_xfer, leader.wait_base = order.wait_xfer, order.wait_base
-        if order.blend_parts:
-            self._blend(order, leader)
+        alone = [chain_of(tokens[part.start : part.start + part.count]) for part in order.blend_parts]
+        if alone:
+            self.blends.begin(order, leader.chain, alone)
         full = order.prompt_len // self.block_tokens
         for item in order.siblings:
             assert item.slot not in self.slots and item.seq not in self.sequences
@@ -294,48 +278,18 @@ class ChaosWorker:
             leader.siblings.append(sibling)
         self._check_reads(leader, leader.computed)
 
-    def _blend(self, order: Admit, leader: ChaosSequence) -> None:
-        """The sources hold what the prompt says there; what is made of them is exact for nobody."""
-        assert not order.wait_xfer and 0 <= order.blend_share <= 1
-        self._poison(order.block_ids)
-        size = self.block_tokens
-        for part in order.blend_parts:
-            assert part.count > 0 and part.start + part.count <= order.cached_len
-            assert not set(part.block_ids) & set(order.block_ids), "it copies from its own blocks"
-        leader.sources = [(part.block_ids, self._held(part.block_ids)) for part in order.blend_parts]
-        for part in order.blend_parts:
-            alone: list[int] = []
-            extend_chain(alone, leader.tokens[part.start : part.start + part.count])
-            held = self._held(part.block_ids)
-            assert POISON not in held and part.first + part.count <= len(held)
-            assert part.first or held[: part.count] == alone, "a chunk's blocks hold something else"
-        self._check_sources(leader)
-        for at in range(order.cached_len):
-            self.content[order.block_ids[at // size]][at % size] = leader.chain[at]
-        self.inexact.update(order.block_ids)
-        for item in order.siblings:
-            self.inexact.update(item.block_ids)
-
-    def _held(self, blocks: list[int]) -> list[int]:
-        return [value for block in blocks for value in self.content[block]]
-
-    def _check_sources(self, sequence: ChaosSequence) -> None:
-        for blocks, before in sequence.sources:
-            assert self._held(blocks) == before, "a chunk's blocks were taken by others while it was copied"
-            assert not self.inexact & set(blocks), "a chunk was blended itself"
-
     def _poison(self, blocks: list[int]) -> None:
         for block in blocks:
             self.content[block] = [POISON] * self.block_tokens
             self.labels.pop(block, None)
-            self.inexact.discard(block)
+            self.blends.forget(block)
 
     def _label(self, order: Label) -> None:
         for block in order.block_ids[len(order.keys) :]:
             self.labels.pop(block, None)
         for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=False):
             content = self.content[block]
-            assert block not in self.inexact, f"block {block} was blended and got a key"
+            self.blends.refuse(block)
             assert POISON not in content, f"block {block} was labelled before it was computed"
             known = self.key_content.setdefault(key, list(content))
             assert known == content, f"block {block} does not hold what its key says"
@@ -343,7 +297,7 @@ class ChaosWorker:
             self.labels[block] = (key, parent)
 
     def _end(self, sequence: ChaosSequence) -> None:
-        self._check_sources(sequence)
+        self.blends.end(sequence.seq)
         sequence.ending = True
         sequence.release_in = 0 if self.calm else self.rng.choice((0, 0, 0, 1, 3))
 
@@ -386,7 +340,7 @@ class ChaosWorker:
             if transfer.kind == "offload":
                 content = self.content[block]
                 known = self.key_content.get(key)
-                assert block not in self.inexact, "offloaded a block that was blended"
+                self.blends.refuse(block)
                 assert POISON not in content and (known is None or known == content), "offloaded a block that changed"
                 store.put(key, content, transfer.parents[done])
             else:

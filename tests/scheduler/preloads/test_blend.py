@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_scheduler.orders import Admit
+from octavo_scheduler.preloads.cache_events import PreloadRemoved
+from octavo_scheduler.preloads.explain import explain
 from octavo_scheduler.preloads.rule import PromptChunk
 
 ONE, TWO = list(range(1, 15)), list(range(31, 43))  # 3 whole blocks of 4 and 2 tokens; 3 whole blocks
@@ -72,8 +74,6 @@ def test_what_is_copied_is_held_until_the_end(make_shop: Any) -> None:
     shop = shop_of(make_shop)
     client = ask(shop, "one", "two", max_tokens=40, run=False)
     shop.steps(3)
-    from octavo_scheduler.preloads.cache_events import PreloadRemoved
-
     sequence = next(iter(shop.worker.sequences.values()))
     sources = list(sequence.sources)
     assert len(sources) == 6
@@ -96,3 +96,11 @@ def test_a_worker_that_cannot_blend_computes(make_shop: Any) -> None:
     shop = shop_of(make_shop)
     shop.worker.hello.capabilities.clear()
     assert ask(shop, "one", "two").outcome == "finished" and not shop.cell.counters["blended_tokens"]
+
+
+def test_explain_says_that_it_was_blended(make_shop: Any) -> None:
+    shop = shop_of(make_shop)
+    client = ask(shop, "one", "two")
+    request = shop.cell.registry.find("default", client.request_id)
+    found = explain(shop.cell, request, 4)
+    assert found.reason == "off" and "12 tokens were taken from other contexts" in found.message

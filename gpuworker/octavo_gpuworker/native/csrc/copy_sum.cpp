@@ -143,8 +143,8 @@ __attribute__((target("avx2"))) uint64_t copy_avx2(uint8_t *to, const uint8_t *f
 }  // namespace
 }  // namespace octavo
 
-// Copies `bytes` (more than 240) and returns the xxh3-64 of what was copied.
-uint64_t octavo_copy_xxh3(uint8_t *to, const uint8_t *from, int64_t bytes) {
+void octavo_copy_xxh3(uint8_t *const *to, const uint8_t *const *from, int64_t bytes, int64_t count, uint64_t *sums) {
     static const bool wide = octavo::choose_isa(OCTAVO_AUTO) >= OCTAVO_AVX512;  // asked once: under a hypervisor cpuid is slow
-    return wide ? octavo::copy_avx512(to, from, bytes) : octavo::copy_avx2(to, from, bytes);
+    const auto copy = wide ? octavo::copy_avx512 : octavo::copy_avx2;
+    for (int64_t i = 0; i < count; ++i) sums[i] = copy(to[i], from[i], bytes);
 }
