@@ -47,6 +47,8 @@ from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
 from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
+LONGEST_STEP_NS = 60_000_000_000
+"""An Admit waits for the step that runs, before its sequence is there."""
 MOST_FAILURES = 50
 """A sequence whose step of one token fails so often in a row has failed."""
 LOW_WATER = 2
@@ -398,9 +400,10 @@ class Engine:
 
     def _first_token(self, seq: Sequence, sample_ns: int) -> None:
         seq.first_token_ns = time.time_ns()
-        # wall clock, since spans need it; it may be set back, and a duration must not be negative
-        wait_us = max(0, seq.started_ns - seq.admitted_ns) // 1000
-        prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
+        # wall clock, since spans need it; it may be set, and a duration is neither negative nor longer than what has passed
+        passed_ns = time.monotonic_ns() - seq.taken_ns + LONGEST_STEP_NS
+        wait_us = min(passed_ns, max(0, seq.started_ns - seq.admitted_ns)) // 1000
+        prefill_us = min(passed_ns, max(0, seq.first_token_ns - seq.started_ns)) // 1000
         load_us = min(wait_us, max(0, seq.loaded_ns - seq.admitted_ns) // 1000)
         sample_us = min(prefill_us, sample_ns // 1000)
         self._reporter.first_token(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,6 +43,8 @@ class Sequence:
     request_id: str = ""
     dispatch_us: int = 0
     admitted_ns: int = 0
+    taken_ns: int = field(default_factory=time.monotonic_ns)
+    """When it came to be, by the clock that nobody sets; the others are wall clock."""
     loaded_ns: int = 0
     """When the load that it waited for had ended."""
     started_ns: int = 0

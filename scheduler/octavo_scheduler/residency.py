@@ -17,6 +17,7 @@ from octavo_scheduler.moves import copies, handoff, pauses, pieces
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
+from octavo_scheduler.policies.joining import beside
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import Prices, cheapest_displacement, choose_victims
 from octavo_scheduler.preloads import blend, drop, wishes
@@ -39,10 +40,10 @@ def admit(cell: Cell, plan: Plan) -> None:
     rank = cell.number()
     uncached = plan.uncached_tokens()
     prefill_us = worker.costs.predict_prefill_us(uncached, cell.budget_alone)
-    beside = worker.of_tenant[request.tenant]
     cached_len = len(plan.matched) * worker.block_tokens
     start_len = plan.blend.end if plan.blend is not None else cached_len
-    turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank)
+    others = beside(cell, worker, request.tenant)
+    turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, others, cell.now_us, rank)
     forecast_us = 0.0
     if not plan.load_keys and plan.target is None:
         forecast_us = learn.start_forecast_us(cell, worker, plan.uncached_tokens(), turn)

@@ -258,6 +258,15 @@ def write_orders(batch: Iterable[orders.Order]) -> Iterator[wpb.Orders]:
         yield message
 
 
+def stamp_admits(message: wpb.Orders, admitted_us: dict[int, int], now_us: int) -> None:
+    """The message is written now: its Admits tell how long they waited since they were decided, by sequence."""
+    if not admitted_us:
+        return
+    for order in message.orders:
+        if order.HasField("admit"):
+            order.admit.dispatch_us = max(0, now_us - admitted_us.pop(order.admit.seq, now_us))
+
+
 def write_order(order: orders.Order) -> wpb.Order:
     """One order."""
     match order:

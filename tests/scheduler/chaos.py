@@ -1,4 +1,4 @@
-"""A chaos worker and a chaos kvstore in pure Python: the protocol of design section 3 without any model.
+"""A chaos worker in pure Python: the protocol of design section 3 without any model.
 
 The worker keeps, for every block and position, an id of the token prefix whose KV stands there. A step first reads
 all positions below the ones it computes and fails when one holds anything but that sequence's own prefix, so a block
@@ -31,6 +31,7 @@ from octavo_scheduler.orders import (
 
 from tests.scheduler.chains import chain_of, extend_chain
 from tests.scheduler.chaos_blend import Blends
+from tests.scheduler.chaos_store import ChaosStore
 
 POISON = -1
 VOCAB = 64
@@ -90,59 +91,6 @@ class ChaosTransfer:
     sources: list[LoadSource] = field(default_factory=list)
     remote: bool = False
     aborted: bool = False
-
-
-class ChaosStore:
-    """A kvstore that evicts, loses events, and serves partially. `events` are what it would send to the scheduler."""
-
-    def __init__(self, rng: Random, store_id: str = "host") -> None:
-        self.rng = rng
-        self.store_id = store_id
-        self.held: dict[bytes, list[int]] = {}
-        self.parents: dict[bytes, bytes] = {}
-        self.next_number = 1
-        self.events: list[tuple[int, bytes, bool]] = []
-        self.alive = True
-        self.peers: dict[str, ChaosStore] = {}
-        self.fetched = 0
-
-    def fetch(self, key: bytes, sources: list[LoadSource], index: int) -> list[int] | None:
-        """From the first peer that is named for the index, lives and holds the key."""
-        for source in sources:
-            peer = self.peers.get(source.store_id)
-            if source.first <= index < source.first + source.count and peer is not None and peer.alive:
-                content = peer.held.get(key)
-                if content is not None:
-                    self.fetched += 1
-                    self.put(key, content)
-                    return content
-        return None
-
-    def put(self, key: bytes, content: list[int], parent: bytes = b"") -> None:
-        self.parents[key] = parent
-        known = self.held.get(key)
-        assert known is None or known == content, "one key, two contents"
-        if known is None:
-            self.held[key] = list(content)
-            self._event(key, False)
-
-    def forget(self, keys: list[bytes], namespace: bytes) -> None:
-        """The blocks of these keys and all below them; of a namespace: everything, there is one tenant."""
-        doomed = set(self.held) if namespace else set(keys)
-        while more := {key for key in self.held if self.parents[key] in doomed} - doomed:
-            doomed |= more
-        for key in [key for key in self.held if key in doomed]:
-            del self.held[key]
-            self._event(key, True)
-
-    def evict_some(self) -> None:
-        for key in [key for key in self.held if self.rng.random() < 0.1]:
-            del self.held[key]
-            self._event(key, True)
-
-    def _event(self, key: bytes, removed: bool) -> None:
-        self.events.append((self.next_number, key, removed))
-        self.next_number += 1
 
 
 class ChaosWorker:

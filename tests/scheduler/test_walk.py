@@ -27,7 +27,8 @@ from octavo_scheduler.preloads.cache_events import (
 )
 from octavo_scheduler.preloads.rule import CacheRule, PromptChunk
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos import ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Simulation
 
 WALK_EVENTS = 200_000

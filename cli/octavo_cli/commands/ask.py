@@ -63,20 +63,7 @@ def complete(
     as_json: AsJson = False,
 ) -> None:
     """Complete a raw prompt; only the completion is printed."""
-    options = _options(
-        model=model,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        seed=seed,
-        stop=stop,
-        deadline_s=deadline_s,
-        slo_class=slo_class,
-        priority=priority,
-        cache=_cache(preload, chunks),
-    )
+    options = _options(locals())
     with Client(gateway_url(url, run_dir), api_key=api_key, retry=RETRY) as client:
         _print_stream(client.generate_stream(_read(text), **options), as_json)
 
@@ -103,20 +90,7 @@ def chat(
     as_json: AsJson = False,
 ) -> None:
     """Talk to the model: one answer with TEXT, a conversation without."""
-    options = _options(
-        model=model,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        seed=seed,
-        stop=stop,
-        deadline_s=deadline_s,
-        slo_class=slo_class,
-        priority=priority,
-        cache=_cache(preload, chunks),
-    )
+    options = _options(locals())
     address = gateway_url(url, run_dir)
     with Client(address, api_key=api_key, retry=RETRY) as client:
         if text is None:
@@ -127,9 +101,12 @@ def chat(
         _print_stream(client.chat_stream([*messages, Message("user", _read(text))], **options), as_json)
 
 
-def _options(**given: Any) -> RequestOptions:
-    """The arguments that were given."""
-    return cast(RequestOptions, {name: value for name, value in given.items() if value not in (None, "", [])})
+def _options(arguments: dict[str, Any]) -> RequestOptions:
+    """Those of a command's arguments that go with the request and were given."""
+    asked = {name: value for name, value in arguments.items() if name in RequestOptions.__annotations__}
+    if cache := _cache(arguments["preload"], arguments.get("chunks")):
+        asked["cache"] = cache
+    return cast(RequestOptions, {name: value for name, value in asked.items() if value not in (None, "", [])})
 
 
 def _read(text: str) -> str:

@@ -17,7 +17,6 @@ TECHNIQUES = (
     "join",
     "routing",
     "replication",
-    "prefetch",
     "preload",
     "blending",
 )

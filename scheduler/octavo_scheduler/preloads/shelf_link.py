@@ -66,7 +66,7 @@ class Shelf:
         for path in sorted(self._folder.glob("preload-*.json")):
             try:
                 yield _kept(json.loads(path.read_bytes()))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 self._log.warning("preload file %s cannot be read and is left out: %s", path.name, error)
 
     def generations(self) -> dict[str, int]:
@@ -79,7 +79,7 @@ class Shelf:
             if content.get(GENERATIONS_FORMAT) != VERSION:
                 raise ValueError("another version")
             return {str(tenant): int(generation) for tenant, generation in content["tenants"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OctavoError(
                 f"{path}: cannot be read ({error}); restore it, or remove it and rotate every tenant that was"
             ) from error
