@@ -106,6 +106,7 @@ class RequestSpan:
             "gen_ai.latency.time_in_model_inference": prefill_s + decode_s,
             "octavo.preemptions": times.preemptions,
             "octavo.attempts": times.attempts,
+            **({"octavo.blended_tokens": live.blended_tokens} if live.blended_tokens else {}),
             **({"octavo.degraded": live.degraded} if live.degraded else {}),
             "octavo.longest_stall_us": int(live.longest_gap_s * 1e6),
             **{f"octavo.cached.{tier}_tokens": tokens for tier, tokens in live.cached_by_tier.items()},

@@ -32,6 +32,10 @@ Deadline = Annotated[float | None, typer.Option("--deadline-s", help="Seconds th
 SloClass = Annotated[str, typer.Option("--slo-class", help="One of scheduler.slo_classes; absent: the default.")]
 Priority = Annotated[int | None, typer.Option("--priority", help="Larger is more urgent.")]
 Preload = Annotated[str, typer.Option("--preload", help="Continue this preload; see `octavo cache ls`.")]
+Chunks = Annotated[
+    list[str] | None,
+    typer.Option("--chunk", help="Continue these preloads, in this order; may be given several times."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON, with usage and timings.")]
 System = Annotated[str, typer.Option("--system", help="System message.")]
 RETRY = RetryPolicy(max_attempts=4)
@@ -55,6 +59,7 @@ def complete(
     slo_class: SloClass = "",
     priority: Priority = None,
     preload: Preload = "",
+    chunks: Chunks = None,
     as_json: AsJson = False,
 ) -> None:
     """Complete a raw prompt; only the completion is printed."""
@@ -81,6 +86,7 @@ def chat(
     slo_class: SloClass = "",
     priority: Priority = None,
     preload: Preload = "",
+    chunks: Chunks = None,
     as_json: AsJson = False,
 ) -> None:
     """Talk to the model: one answer with TEXT, a conversation without."""
@@ -98,8 +104,8 @@ def chat(
 def _options(arguments: dict[str, Any]) -> RequestOptions:
     """Those of a command's arguments that go with the request and were given."""
     asked = {name: value for name, value in arguments.items() if name in RequestOptions.__annotations__}
-    if arguments["preload"]:
-        asked["cache"] = {"preload": arguments["preload"]}
+    if cache := _cache(arguments["preload"], arguments.get("chunks")):
+        asked["cache"] = cache
     return cast(RequestOptions, {name: value for name, value in asked.items() if value not in (None, "", [])})
 
 
@@ -140,3 +146,8 @@ def register(app: typer.Typer) -> None:
     """Adds the subcommands of this module."""
     app.command()(chat)
     app.command()(complete)
+
+
+def _cache(preload: str, chunks: list[str] | None) -> dict[str, object] | None:
+    """The `cache` field of a request that continues something."""
+    return {name: value for name, value in (("preload", preload), ("chunks", chunks)) if value} or None

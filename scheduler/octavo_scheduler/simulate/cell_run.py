@@ -36,6 +36,8 @@ GATEWAY = 1
 START_US = 1_000_000
 COLLECT_US = 50_000
 """A busy gateway's stream is written this often: its backlog coalesces, and tokens are counted where they reach the core."""
+TOLD = ("request_end", "rejected")
+"""Facts of requests whose outcome the gateway is owed."""
 UNSENT = "unsent"
 """Outcome of a conversation's turn whose predecessor did not finish."""
 GAP_UNIT_US = 10
@@ -117,6 +119,7 @@ class CellRun:
         self._to_come = len(rows)
         self._sample_us = sample_us
         self._collecting = False
+        self._ended = False  # somebody's outcome is owed to the gateway
         self._open: dict[str, Tally] = {}
         self._spoken: dict[int, tuple[Sequence[str], list[int]]] = {}
         """By epoch: whose tokens the worker's latest reports hold, one each per report, and when these came."""
@@ -171,7 +174,9 @@ class CellRun:
         if self._watch is not None:
             self._watch(event, effects)
         for fact in effects.facts:
-            if fact.name == "handoff":
+            if fact.name in TOLD:
+                self._ended = True
+            elif fact.name == "handoff":
                 self.result.handoffs.append(fact)
         for epoch, why in effects.close_workers:
             self._closed(epoch, why)
@@ -298,6 +303,9 @@ class CellRun:
 
     def _collect(self, _: None) -> None:
         self._collecting = False
+        if not self._ended:
+            return  # tokens were counted where they reached the core: only ends are read here
+        self._ended = False
         for epoch in list(self._spoken):
             self._note_times(epoch)
         while updates := self.core.collect(GATEWAY):
