@@ -154,6 +154,7 @@ class Live:
                 "engine.threads": 1,  # client, gateway and scheduler have the other cores
                 "scheduler.worker_silence_s": 120.0,  # a whole prompt in one step is silent for as long as it takes
                 "scheduler.policy": policy.order,
+                "scheduler.counterfactual_share": policy.counterfactual_share,
                 "scheduler.max_num_seqs": policy.max_num_seqs,
                 "scheduler.max_num_batched_tokens": policy.max_num_batched_tokens,
                 "scheduler.slo_classes": {name: dict(slo) for name, slo in policy.slo_classes.items()},
@@ -220,7 +221,13 @@ def chunking(arguments: argparse.Namespace, hardware: Hardware, live: Run | None
     run = live or in_simulated_time(hardware)
     alone_ms = hardware.step_us(0, STREAMS, STREAMS * 100) / 1000
     scenes = chunking_scenes(alone_ms, hardware.step_us(PROMPT, 0, PROMPT) / 1000, arguments.prompts)
-    whole = Policy(max_num_batched_tokens=2 * PROMPT, max_num_seqs=16, slo_classes={"default": {}, "stream": {}})
+    # without trials: one whole prompt among so few would be measured as chunking
+    whole = Policy(
+        max_num_batched_tokens=2 * PROMPT,
+        max_num_seqs=16,
+        slo_classes={"default": {}, "stream": {}},
+        counterfactual_share=0.0,
+    )
     without = run(scenes, whole, "stream")
     own_ms = quantile(without["alone"].gaps_ms, 0.5)
     classes: dict[str, dict[str, float | str]] = {"default": {}, "stream": {"itl_p99_ms": round(SMOOTH * own_ms, 2)}}

@@ -8,35 +8,35 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from octavo_cli.exits import NoCluster
 
 STATE_FILE = "state.json"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+START_TICKS = 19
+"""Of the fields of /proc/PID/stat behind the command's name: field 22, starttime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that is told from a later one with the same pid by its start time (seconds since the epoch)."""
+    """A process that is told from a later one with the same pid by its start, as `start_of` tells it."""
 
     pid: int
-    started_unix_s: float
+    start: str
 
     @staticmethod
     def of(pid: int) -> Process:
-        """The process that has this pid now; started 0 when there is none."""
-        try:
-            return Process(pid, psutil.Process(pid).create_time())
-        except psutil.Error:
-            return Process(pid, 0.0)
+        """The process that has this pid now; an empty start when there is none."""
+        return Process(pid, start_of(pid))
 
     def alive(self) -> bool:
         """Whether this very process still runs (a zombie does not)."""
         try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_unix_s) < 1.0
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            same = self.start != "" and start_of(self.pid) == self.start
+            return same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
@@ -45,6 +45,23 @@ class Process:
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
+
+
+def start_of(pid: int) -> str:
+    """When the process of this pid began, as a word that no later one shares; empty when there is none.
+
+    Boot and clock ticks since then, not the time of day: a clock that is set must not make a running cluster look dead.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return f"{BOOT_ID.read_text(encoding='ascii').strip()}/{fields[START_TICKS].decode()}"
+    except (OSError, IndexError):
+        if BOOT_ID.exists():
+            return ""
+    try:
+        return repr(psutil.Process(pid).create_time())  # systems without /proc keep the time itself
+    except psutil.Error:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,7 @@ class ServiceState:
     address: str
     state: str = "starting"
     why: str = ""
-    process: Process = Process(0, 0.0)
+    process: Process = Process(0, "")
     restarts: int = 0
 
 
@@ -93,14 +110,23 @@ def read_state(run_dir: Path) -> ClusterState:
     """The state left in a run folder. Raises NoCluster when there is none that can be read."""
     try:
         content = json.loads((run_dir / STATE_FILE).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError("it is no object")
         services = tuple(
-            ServiceState(**{**item, "process": Process(**item["process"])}) for item in content.pop("services")
+            ServiceState(**{**item, "process": _process(item["process"])}) for item in content.pop("services")
         )
-        return ClusterState(supervisor=Process(**content.pop("supervisor")), services=services, **content)
+        return ClusterState(supervisor=_process(content.pop("supervisor")), services=services, **content)
     except FileNotFoundError as error:
         raise NoCluster(f"no cluster in {run_dir}; start one with `octavo up --detach`") from error
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise NoCluster(f"{run_dir / STATE_FILE} cannot be read ({error}); remove it and start again") from error
+
+
+def _process(content: Any) -> Process:
+    found = Process(**content)
+    if type(found.pid) is not int or not 0 <= found.pid < 2**31 or not isinstance(found.start, str):
+        raise TypeError("a process needs a pid and a start")
+    return found
 
 
 def running_state(run_dir: Path) -> ClusterState:

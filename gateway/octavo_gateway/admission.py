@@ -19,7 +19,7 @@ from octavo.packing import pack_keys
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.caching.rules import check_cache
 from octavo_gateway.chat import ChatRenderer, check_messages
-from octavo_gateway.requests import RequestParams
+from octavo_gateway.requests import PromptChunk, RequestParams
 from octavo_gateway.tokenizer import Tokenizer
 
 COMPLETION_MAX_TOKENS: Final = 16
@@ -116,6 +116,7 @@ class AdmittedRequest:
     cache_priority: int = 0
     cache_tiers: Sequence[str] = ()
     cache_preload: str = ""
+    chunks: Sequence[PromptChunk] = ()
     pause_tool: str = ""
     pause_expected_ms: int = 0
     resumes: str = ""
@@ -201,7 +202,13 @@ class Admission:
         return self.tokenizer.with_bos(self.tokenizer.encode(params.prompt_text or ""))
 
     def admit(
-        self, params: RequestParams, prompt_ids: list[int], tenant: str, deadline_s: float | None, limits: Limits
+        self,
+        params: RequestParams,
+        prompt_ids: list[int],
+        tenant: str,
+        deadline_s: float | None,
+        limits: Limits,
+        chunks: Sequence[PromptChunk] = (),
     ) -> AdmittedRequest:
         """The proof, from a request that `check` passed and its ids from `encode`. InvalidRequest as `check`."""
         prompt_field = "messages" if params.kind == "chat" else "prompt"
@@ -249,6 +256,7 @@ class Admission:
             cache_priority=params.cache_priority,
             cache_tiers=tuple(params.cache_tiers),
             cache_preload=params.cache_preload,
+            chunks=tuple(chunks),
             pause_tool=params.pause_tool,
             pause_expected_ms=params.pause_expected_ms,
             resumes=params.resumes,

@@ -27,6 +27,7 @@ from opentelemetry.trace import Tracer
 
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.admission import MAX_NAME_CHARS, UNKNOWN_LIMITS, Admission, AdmittedRequest
+from octavo_gateway.caching.chunks import join_chunks
 from octavo_gateway.caching.preloads import Preloaded, Preloads, adopt_salt, continue_preload
 from octavo_gateway.chat import check_messages
 from octavo_gateway.generation import GenerationView
@@ -40,6 +41,7 @@ from octavo_gateway.requests import (
     EdgeContext,
     Generation,
     ModelInfo,
+    PromptChunk,
     RequestParams,
 )
 from octavo_gateway.spans import RequestSpan
@@ -149,11 +151,12 @@ class OctavoGateway:
         self._admission.check(params, limits)
         tokenizing_ns = time.time_ns()
         tokenizing = self._clock()
-        prompt_ids = await self._encode(params, await self._preload(params, tenant))
+        preload, chunks = await self._continued(params, tenant)
+        prompt_ids = await self._encode(params, preload)
         tokenized = self._clock()
         span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
         deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
-        admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits)
+        admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits, chunks)
         span.admitted(admitted)
         live = await self._same_request(admitted)
         if live is None:
@@ -162,15 +165,18 @@ class OctavoGateway:
         await self._accepted(live, span)
         return GenerationView(live, span, self._tokenizer, self._clock, self._log, tokenized_s=tokenized)
 
-    async def _preload(self, params: RequestParams, tenant: str) -> Preloaded | None:
-        """What the request continues, as it is now. Raises UnknownPreload, InvalidRequest, Unavailable."""
-        if not params.cache_preload:
-            return None
+    async def _continued(self, params: RequestParams, tenant: str) -> tuple[Preloaded | None, list[PromptChunk]]:
+        """What the request continues, as it is now, and the chunks in it. Raises UnknownPreload, InvalidRequest, Unavailable."""
+        field = "cache.chunks" if params.cache_chunks else "cache.preload"
+        names = list(params.cache_chunks) or [name for name in (params.cache_preload,) if name]
+        if not names:
+            return None, []
         if self._preloads is None:
-            raise check.invalid("cache.preload", "this gateway serves no preloads; leave it out")
-        preload = await self._preloads.use(tenant, params.cache_preload)
+            raise check.invalid(field, "this gateway serves no preloads; leave it out")
+        found = {name: await self._preloads.use(tenant, name, field) for name in dict.fromkeys(names)}
+        preload, chunks = join_chunks(names, [found[name] for name in names], self._tokenizer.bos_id)
         adopt_salt(params, preload)
-        return preload
+        return preload, chunks if params.cache_chunks else []
 
     async def _encode(self, params: RequestParams, preload: Preloaded | None) -> list[int]:
         def encode() -> list[int]:

@@ -157,7 +157,7 @@ class GenerationView:
 
     def _finished(self) -> Finished:
         live = self._live
-        usage = Usage(self.prompt_tokens, live.cached_tokens, live.completion_tokens)
+        usage = Usage(self.prompt_tokens, live.cached_tokens, live.completion_tokens, live.blended_tokens)
         choices = []
         for choice in live.choices:
             if choice.finish_reason is None:

@@ -85,6 +85,7 @@ def _common(kind: str, context: pb.RequestContext, sampling: pb.Sampling, option
     params.cache_priority = cache.priority
     params.cache_tiers = tuple(cache.tiers)
     params.cache_preload = cache.preload
+    params.cache_chunks = tuple(cache.chunks)
     return params
 
 
@@ -138,6 +139,7 @@ def _finished_message(finished: Finished) -> pb.Finished:
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
+            blended_tokens=usage.blended_tokens,
         ),
         timings=pb.Timings(
             t_received_unix_us=timings.t_received_unix_us,

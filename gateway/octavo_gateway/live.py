@@ -91,6 +91,7 @@ class LiveRequest:
         self.deadline: float | None = None
         self.deadline_timer: asyncio.TimerHandle | None = None
         self.cached_tokens = 0
+        self.blended_tokens = 0
         self.cached_by_tier: dict[str, int] = {}
         self.busy_ns = 0  # spent on text
         self.times = TravelledTimes()
@@ -224,12 +225,13 @@ class LiveRequest:
         times: TravelledTimes,
         cached_by_tier: Mapping[str, int] | None = None,
         cost: Cost | None = None,
+        blended_tokens: int = 0,
     ) -> None:
         """The scheduler's terminal."""
         if self.ended:
             return
         self.times, self.cached_tokens, self.cached_by_tier = times, cached_tokens, dict(cached_by_tier or {})
-        self.cost = cost or Cost()
+        self.cost, self.blended_tokens = cost or Cost(), blended_tokens
         if outcome != "finished":
             self.fail(from_outcome(outcome, reason or self.cancel_reason, message, retry_after_s))
             return

@@ -12,6 +12,7 @@ from typing import Any, Final
 from octavo.errors import InternalError
 
 from octavo_gateway.admission import AdmittedRequest, Sampling, TextRules
+from octavo_gateway.requests import PromptChunk
 
 VERSION: Final = 1
 _LEFT_OUT: Final = frozenset(
@@ -24,6 +25,7 @@ def dump_state(admitted: AdmittedRequest) -> bytes:
     state = {f.name: getattr(admitted, f.name) for f in fields(admitted) if f.name not in _LEFT_OUT}
     state["sampling"] = asdict(admitted.sampling)
     state["text"] = {**asdict(admitted.text), "stop_ids": sorted(admitted.text.stop_ids)}
+    state["chunks"] = [asdict(chunk) for chunk in admitted.chunks]
     state["body_hash"] = admitted.body_hash.hex()
     state["version"] = VERSION
     return json.dumps(state, separators=(",", ":")).encode()
@@ -45,6 +47,7 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
             deadline_s=None,
             body_hash=bytes.fromhex(content.pop("body_hash")),
             seeds=tuple(content.pop("seeds")),
+            chunks=tuple(PromptChunk(**chunk) for chunk in content.pop("chunks", ())),
             cache_tiers=tuple(content.pop("cache_tiers", ())),
             sampling=Sampling(
                 **{

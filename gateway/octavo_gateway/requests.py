@@ -64,6 +64,7 @@ class RequestParams:
     cache_priority: int = 0
     cache_tiers: Sequence[str] = ()
     cache_preload: str = ""
+    cache_chunks: Sequence[str] = ()
     pause_tool: str = ""
     pause_expected_ms: int = 0
     resumes: str = ""
@@ -112,10 +113,21 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """Prompt tokens [start, start + tokens) are those of the preload `name` from its token `skip` on."""
+
+    name: str
+    start: int
+    tokens: int
+    skip: int
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    blended_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

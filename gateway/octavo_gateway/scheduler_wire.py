@@ -60,6 +60,10 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
             generation=admitted.generation,
             layout=admitted.root_key[:8],
             preload=admitted.cache_preload,
+            chunks=[
+                scheduler_pb2.PromptChunk(name=item.name, start=item.start, tokens=item.tokens, skip=item.skip)
+                for item in admitted.chunks
+            ],
         ),
     )
 
@@ -131,6 +135,7 @@ def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent, kind: str 
             _times(end.times),
             end.cached_by_tier,
             read_cost(end.cost),
+            end.blended_tokens,
         )
 
 

@@ -23,7 +23,7 @@ from octavo_gateway.admission import AdmittedRequest, Limits
 from octavo_gateway.choice import TokenGap
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.requests import CancelOutcome
-from octavo_gateway.runs import RunTable
+from octavo_gateway.runs_wire import RunTable
 from octavo_gateway.scheduler_wire import apply_event, limits_from, read_cost, submit_message
 
 HEARTBEAT_S: Final = 1.0

@@ -24,8 +24,11 @@ from octavo.arena import ArenaMap, make_locked
 from octavo.v1 import kvstore_pb2 as pb
 
 from octavo_gpuworker.backends.blocks import BlockPool
+from octavo_gpuworker.checked_copy import checked_copy, plain_copy
 
 ATTACH_LIMIT_S = 2.0
+KEPT_BYTES = 64 * 2**20
+"""Of slots copied last that stay mapped: faulting their pages in again takes several times as long as copying them."""
 RETRY_S = 10.0
 """A store that said no is asked again after this long."""
 
@@ -45,6 +48,8 @@ class ArenaLink:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
+        self._on_device = pool.host_array(0) is None
+        self._copy = plain_copy if self._on_device else checked_copy()
         self._map: ArenaMap | None = None
         self._lock_fd = -1
         self._lock_path: Path | None = None
@@ -69,7 +74,7 @@ class ArenaLink:
             answer = await store.AttachArena(request, timeout=ATTACH_LIMIT_S)
             if not answer.path:
                 return False
-            self._map = ArenaMap(Path(answer.path), answer.slots, answer.slot_bytes)
+            self._map = ArenaMap(Path(answer.path), answer.slots, answer.slot_bytes, KEPT_BYTES)
         except grpc.aio.AioRpcError as error:
             log.debug("the kvstore gives no arena: %r", error)
             return False
@@ -109,40 +114,43 @@ class ArenaLink:
 
     def copy_out(self, refs: Sequence[Any], blocks: Sequence[int]) -> CopiedOut:
         """Slots into blocks of the pool, up to the first whose generation or checksum is not what was promised."""
+        arena, size = self._map, self._pool.block_bytes
+        if arena is None or any(ref.length != size or ref.length > arena.slot_bytes for ref in refs):
+            log.warning("an arena slot was not what the kvstore said: its length differs")
+            return CopiedOut(0, [])
+        slots = [np.frombuffer(arena.slot(ref.slot), np.uint8, size) for ref in refs]
+        rooms = [self._pool.host_array(block) for block in blocks]
         payloads: list[bytes] = []
-        for count, (ref, block) in enumerate(zip(refs, blocks, strict=True)):
-            room = self._pool.host_array(block)
-            if not self._copy_slot(ref, room, payloads):
-                log.warning("an arena slot was not what the kvstore said: generation, length or checksum differ")
-                return CopiedOut(count, payloads)
-        return CopiedOut(len(refs), payloads)
-
-    def _copy_slot(self, ref: Any, room: NDArray[np.uint8] | None, payloads: list[bytes]) -> bool:
-        arena = self._map
-        if arena is None or ref.length != self._pool.block_bytes or ref.length > arena.slot_bytes:
-            return False
-        slot = np.frombuffer(arena.slot(ref.slot), np.uint8, ref.length)
-        if room is None:
-            copy = slot.tobytes()
-            payloads.append(copy)
-            checksum = xxhash.xxh3_64_intdigest(copy)
+        if self._on_device:
+            payloads = [slot.tobytes() for slot in slots]
+            sums = [xxhash.xxh3_64_intdigest(payload) for payload in payloads]
         else:
-            np.copyto(room, slot)
-            checksum = xxhash.xxh3_64_intdigest(room.data)
-        arena.let_go(ref.slot)
-        # after the copy: a slot that was filled anew meanwhile has another generation
-        return bool(arena.generation(ref.slot) == ref.generation and checksum == ref.checksum)
+            sums = self._copy([room for room in rooms if room is not None], slots)
+        whole = 0
+        # after the copies: a slot that was filled anew meanwhile has another generation
+        while whole < len(refs) and _is_right(arena, refs[whole], sums[whole]):
+            whole += 1
+        for ref in refs:
+            arena.let_go(ref.slot)
+        if whole < len(refs):
+            log.warning("an arena slot was not what the kvstore said: generation or checksum differ")
+        return CopiedOut(whole, payloads[:whole])
 
     def copy_in(self, blocks: Sequence[int], refs: Sequence[Any]) -> list[int]:
         """Blocks of the pool into reserved slots; the xxh3-64 of each, over the slot's bytes."""
         arena = self._map
         if arena is None:
             raise ConnectionError("the arena is gone")
-        checksums: list[int] = []
-        for block, ref in zip(blocks, refs, strict=True):
-            slot = np.frombuffer(arena.slot(ref.slot), np.uint8, ref.length)
-            room = self._pool.host_array(block)
-            np.copyto(slot, np.frombuffer(self._pool.read_block(block), np.uint8) if room is None else room)
-            checksums.append(xxhash.xxh3_64_intdigest(slot.data))
+        slots = [np.frombuffer(arena.slot(ref.slot), np.uint8, ref.length) for ref in refs]
+        sums = self._copy(slots, [self._bytes_of(block) for block in blocks])
+        for ref in refs:
             arena.let_go(ref.slot)  # or this worker's memory would grow to the store's
-        return checksums
+        return sums
+
+    def _bytes_of(self, block: int) -> NDArray[np.uint8]:
+        room = self._pool.host_array(block)
+        return np.frombuffer(self._pool.read_block(block), np.uint8) if room is None else room
+
+
+def _is_right(arena: ArenaMap, ref: Any, checksum: int) -> bool:
+    return bool(arena.generation(ref.slot) == ref.generation and checksum == ref.checksum)

@@ -20,6 +20,7 @@ from octavo.step import Chunk, Step, StepBudget, compose
 
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import build_batch, views
+from octavo_gpuworker.blending.blend_queue import BlendQueue
 from octavo_gpuworker.labels import Labels
 from octavo_gpuworker.orders import (
     AbortOrder,
@@ -46,6 +47,8 @@ from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
 from octavo_gpuworker.slots import SlotTable
 
 ENDED_TRANSFERS_KEPT = 4096
+LONGEST_STEP_NS = 60_000_000_000
+"""An Admit waits for the step that runs, before its sequence is there."""
 MOST_FAILURES = 50
 """A sequence whose step of one token fails so often in a row has failed."""
 LOW_WATER = 2
@@ -105,6 +108,7 @@ class Engine:
         self._reporter = Reporter()
         self._failures = 0  # allocations that failed one after the other
         self._relief: StepBudget | None = None
+        self._blends = BlendQueue(backend)
 
     # --- what other threads may call -------------------------------------------------------------------------------
 
@@ -118,11 +122,12 @@ class Engine:
         """Applies what was posted, then one step if any sequence can. Returns whether a step ran."""
         began_ns = time.monotonic_ns()
         self.apply_inbox()
+        blended = self._blend()
         step = compose(views(self._by_slot.values(), self.pool.block_tokens), self._step_budget)
         if step.chunks:
             self._run(step, began_ns)
         self._reporter.starved(step.starved)
-        return bool(step.chunks)
+        return bool(step.chunks) or blended
 
     def take_reports(self, *, force: bool = False, live: bool = False) -> list[Report]:
         """The reports that are due, oldest first; steps of equal composition may still be merged into the next one.
@@ -159,6 +164,7 @@ class Engine:
             self._on_end(SequenceEnd(seq, "epoch", time.time_ns()))
         self._by_seq.clear()
         self._by_slot.clear()
+        self._blends.clear()
         self._transfers.clear()
         self._ended.clear()
         self._applied = 0
@@ -206,7 +212,11 @@ class Engine:
                 self.budget = StepBudget(item.budget_with_decodes, item.budget_alone, item.max_seqs)
 
     def _admit(self, order: AdmitOrder) -> None:
-        fault = admit_fault(order, self.pool, self.backend.vocab_size) or self._slot_fault(order)
+        fault = (
+            admit_fault(order, self.pool, self.backend.vocab_size)
+            or self._slot_fault(order)
+            or self._blends.fault(order)
+        )
         if order.seq in self._by_seq:
             log.error("seq %d was admitted twice; the second Admit is passed over", order.seq)
             return
@@ -219,7 +229,8 @@ class Engine:
             return
         leader = from_admit(order, time.time_ns())
         size = self.pool.block_tokens
-        self.labels.forget(leader.blocks[leader.computed // size :])
+        # what is blended is written anew, and is nobody else's
+        self.labels.forget(leader.blocks[0 if order.blend_parts else leader.computed // size :])
         for sibling in leader.siblings:
             self.labels.forget(sibling.blocks[sibling.shared_blocks(leader) :])
         for seq in (leader, *leader.siblings):
@@ -227,6 +238,8 @@ class Engine:
             self._slots.admit(seq)
         if leader.wait_xfer and leader.wait_xfer not in self._transfers:
             self._start_after_load(leader, self._ended.get(leader.wait_xfer, 0))
+        if order.blend_parts:
+            self._blends.add(leader, order)
 
     def _slot_fault(self, order: AdmitOrder) -> str:
         slots = (order.slot, *(sibling.slot for sibling in order.siblings))
@@ -251,6 +264,7 @@ class Engine:
     def _leave(self, seq: Sequence, reason: str) -> None:
         """Ends the residency: nothing of it is launched at a boundary, so its hold ends with this report."""
         del self._by_seq[seq.seq], self._by_slot[seq.slot]
+        self._blends.drop(seq)
         self._reporter.release(Released(seq.seq, len(seq.tokens), seq.computed))
         self._on_end(SequenceEnd(seq, reason, time.time_ns()))
         if seq.leader:
@@ -267,7 +281,8 @@ class Engine:
         """The leader left before its prefill ended: its first sibling prefills for the others, from what they share."""
         heir, *others = leader.siblings
         shared = heir.shared_blocks(leader) * self.pool.block_tokens
-        heir.computed = min(leader.computed, shared, len(heir.tokens) - 1)
+        # a blend that has not ended leaves nothing to go on from: the heir computes all of it
+        heir.computed = 0 if leader.blending else min(leader.computed, shared, len(heir.tokens) - 1)
         heir.leader, heir.siblings = 0, others
         heir.wait_xfer, heir.wait_base, heir.joins_len = leader.wait_xfer, leader.wait_base, leader.joins_len
         for other in others:
@@ -312,6 +327,32 @@ class Engine:
             self._commit(seq, token, logprobs, result.sample_ns)
         wall_ns = time.monotonic_ns() - began_ns
         self._reporter.end_step(step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
+
+    def _blend(self) -> bool:
+        """One step of the blend that is under way, if there is one: booked as a prefill of the tokens that it is worth."""
+        seq = self._blends.first
+        if seq is None:
+            return False
+        began_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+        budget = self._step_budget
+        try:
+            tokens = self._blends.run(budget.with_decodes if len(self._by_seq) > 1 else budget.alone)
+        except (MemoryError, RuntimeError) as error:
+            if not self.backend.out_of_memory(error):
+                raise
+            self.backend.relieve()
+            self._fail(seq, f"out of memory while chunks were blended: {error}")
+            return True
+        seq.started_ns = seq.started_ns or wall_ns
+        if tokens:
+            seq.chunks.append((wall_ns, tokens))
+            step = Step(prefill_tokens=tokens)
+            self._reporter.begin_step(step)
+            self.steps += 1
+            self._reporter.advance(seq.slot, seq.computed)
+            took_ns = time.monotonic_ns() - began_ns
+            self._reporter.end_step(step, self.steps, took_ns, took_ns, 0)
+        return True
 
     def _advance(self, chunks: list[Chunk], wall_ns: int) -> None:
         """Books the computed positions, and splits the groups whose prefill has ended."""
@@ -359,9 +400,10 @@ class Engine:
 
     def _first_token(self, seq: Sequence, sample_ns: int) -> None:
         seq.first_token_ns = time.time_ns()
-        # wall clock, since spans need it; it may be set back, and a duration must not be negative
-        wait_us = max(0, seq.started_ns - seq.admitted_ns) // 1000
-        prefill_us = max(0, seq.first_token_ns - seq.started_ns) // 1000
+        # wall clock, since spans need it; it may be set, and a duration is neither negative nor longer than what has passed
+        passed_ns = time.monotonic_ns() - seq.taken_ns + LONGEST_STEP_NS
+        wait_us = min(passed_ns, max(0, seq.started_ns - seq.admitted_ns)) // 1000
+        prefill_us = min(passed_ns, max(0, seq.first_token_ns - seq.started_ns)) // 1000
         load_us = min(wait_us, max(0, seq.loaded_ns - seq.admitted_ns) // 1000)
         sample_us = min(prefill_us, sample_ns // 1000)
         self._reporter.first_token(

@@ -44,6 +44,16 @@ class SiblingOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class BlendPart:
+    """Positions [start, start + count) take the KV of positions first, first + 1, ... of the table `blocks`, which is another's."""
+
+    start: int
+    count: int
+    first: int
+    blocks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class AdmitOrder:
     seq: int
     slot: int
@@ -65,6 +75,10 @@ class AdmitOrder:
     """How long the order waited in the scheduler; goes back with the first token."""
     received_ns: int = field(default=0, compare=False)
     """Wall clock when it came in; 0: unknown, the boundary at which it applies counts. A wait for a running step is the worker's."""
+    blend_parts: tuple[BlendPart, ...] = ()
+    """What positions below cached_len are put together from before the sequence steps; none: they are there."""
+    blend_share: float = 0.0
+    """Of the reused tokens, computed again."""
 
 
 @dataclass(frozen=True, slots=True)

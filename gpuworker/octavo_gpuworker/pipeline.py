@@ -65,6 +65,7 @@ class PipelinedEngine(Engine):
         launched or read."""
         began_ns = time.monotonic_ns()
         self.apply_inbox()
+        blended = self._blend()
         step = compose(views(self._steppable(), self.pool.block_tokens), self._step_budget)
         flight = self._flight
         if step.chunks and flight is not None and not self._follows(step):
@@ -76,7 +77,7 @@ class PipelinedEngine(Engine):
             self._land(flight)
         self._flight, self._next = self._next, None
         self._reporter.starved(step.starved)
-        return bool(step.chunks) or flight is not None
+        return bool(step.chunks) or flight is not None or blended
 
     def reset(self) -> None:
         """See Engine; waits for the launched step first."""

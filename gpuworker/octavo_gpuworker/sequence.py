@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +33,8 @@ class Sequence:
     """Where the load begins: it is computed up to there meanwhile."""
     joins_len: int = 0
     """A load has ended that brought what lies between wait_base and here, while wait_base was not reached yet."""
+    blending: bool = False
+    """Its first positions are being put together from chunks."""
     leader: int = 0
     """Another choice of the same prompt prefills for this one; it begins at the end of that prefill."""
     siblings: list[Sequence] = field(default_factory=list)
@@ -40,6 +43,8 @@ class Sequence:
     request_id: str = ""
     dispatch_us: int = 0
     admitted_ns: int = 0
+    taken_ns: int = field(default_factory=time.monotonic_ns)
+    """When it came to be, by the clock that nobody sets; the others are wall clock."""
     loaded_ns: int = 0
     """When the load that it waited for had ended."""
     started_ns: int = 0
@@ -53,8 +58,8 @@ class Sequence:
 
     @property
     def waiting(self) -> bool:
-        """It cannot step yet whatever blocks it has: a load that it needs, or its leader's prefill, has not ended."""
-        return self.leader != 0 or (self.wait_xfer != 0 and self.computed >= self.wait_base)
+        """It cannot step yet whatever blocks it has: a load that it needs, its blend, or its leader's prefill, has not ended."""
+        return self.leader != 0 or self.blending or (self.wait_xfer != 0 and self.computed >= self.wait_base)
 
     @property
     def head_len(self) -> int:

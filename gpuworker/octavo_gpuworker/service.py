@@ -24,6 +24,7 @@ from octavo.v1 import worker_pb2 as pb
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.backends.opening import open_backend
 from octavo_gpuworker.backends.sizes import model_len
+from octavo_gpuworker.blending.blend_queue import blend_refusal
 from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
@@ -165,6 +166,7 @@ class Worker:
             vocab_size=self.backend.vocab_size,
             role=self._host.manifest.gpuworker.role,
             labels=self._host.manifest.gpuworker.labels,
+            capabilities=[] if blend_refusal(self.backend) else ["blending"],
         )
 
     async def run(self) -> None:

@@ -12,6 +12,7 @@ from octavo.v1 import worker_pb2 as pb
 from octavo_gpuworker.orders import (
     AbortOrder,
     AdmitOrder,
+    BlendPart,
     GrantOrder,
     LabelOrder,
     LeaveOrder,
@@ -99,6 +100,10 @@ def _admit(admit: pb.Admit) -> AdmitOrder:
         wait_base=admit.wait_base,
         stop_after=admit.stop_after,
         siblings=tuple(SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids)) for s in admit.siblings),
+        blend_parts=tuple(
+            BlendPart(part.start, part.count, part.first, unpack_u32(part.block_ids)) for part in admit.blend_parts
+        ),
+        blend_share=admit.blend_share,
         traceparent=admit.traceparent,
         request_id=admit.request_id,
         dispatch_us=admit.dispatch_us,

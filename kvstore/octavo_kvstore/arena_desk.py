@@ -48,7 +48,9 @@ class ArenaDesk:
         """
         path = self.folder.lock_file(lock_name)
         if path is None or is_dead(path):
-            raise ValueError(f"lock_name: {lock_name!r} must be a locked file octavo-lease-* in {self.folder.path}")
+            raise ValueError(
+                f"lock_name: {lock_name[:80]!r} must be a locked file octavo-lease-* in {self.folder.path}"
+            )
         self.reap()
         try:
             file = self._arena.lay_out(block_bytes, anew=not self._clients)

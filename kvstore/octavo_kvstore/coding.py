@@ -19,7 +19,7 @@ class Coding:
     """One chooser and one table of layouts for all tiers; a vault for each, since their keyrings lie in different places."""
 
     def __init__(self, cache: Cache, secret: bytes) -> None:
-        self.chooser = Chooser(cache.codec)
+        self.chooser = Chooser(cache.codec, max_error=cache.codec_max_error)
         self.shapes = ShapeTable()
         self._secret = secret
         self._encrypts = cache.encryption != "off"
@@ -51,5 +51,6 @@ class Coding:
             "codec_decode_ms": 1000 * figures.decode_s,
             "codec_saved_ms": 1000 * figures.saved_s,
             "codec_net_ms": 1000 * figures.net_s,
+            "codec_refused_forms": float(len(self.chooser.refused())),
             "decrypt_failed": float(sum(vault.refused for vault in self._vaults)),
         }

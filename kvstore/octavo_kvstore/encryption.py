@@ -57,7 +57,7 @@ class FileKeyring(Keyring):
             self._salts = _checked(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise OctavoError(
                 f"keyring {path}: {error}; restore it, or remove it to start with an empty tier",
                 field="cache.encryption",

@@ -52,6 +52,7 @@ CODING: Final = (
     Instrument(PREFIX + "codec_blocks", "counter", "Blocks that were compressed."),
     Instrument(PREFIX + "codec_raw_bytes", "counter", "Bytes of those blocks before."),
     Instrument(PREFIX + "codec_coded_bytes", "counter", "Bytes of those blocks after."),
+    Instrument(PREFIX + "codec_refused_forms", "gauge", "Forms that lose more than cache.codec_max_error here."),
     Instrument(PREFIX + "codec_encode_ms", "counter", "Milliseconds of compression, measurements of forms included."),
     Instrument(PREFIX + "codec_decode_ms", "counter", "Milliseconds of decompression."),
     Instrument(PREFIX + "codec_saved_ms", "counter", "Milliseconds that the bytes left out would have travelled."),

@@ -18,6 +18,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections import OrderedDict
 from pathlib import Path
 
 HEADER_BYTES = 64
@@ -46,8 +47,10 @@ def make_locked(path: Path) -> int:
 class ArenaMap:
     """A mapped arena. Slot `n` is `slot_bytes` long and begins at a page."""
 
-    def __init__(self, path: Path, slots: int, slot_bytes: int) -> None:
-        """Raises OSError when the file cannot be mapped, ValueError when it is shorter than it must be."""
+    def __init__(self, path: Path, slots: int, slot_bytes: int, kept_bytes: int = 0) -> None:
+        """`kept_bytes`: slots used last that may still count as this process's memory after `let_go`. Raises OSError when the file cannot be mapped, ValueError when it is shorter than it must be."""
+        self._kept_bytes = kept_bytes
+        self._kept: OrderedDict[int, None] = OrderedDict()
         self.slots = slots
         self.slot_bytes = slot_bytes
         self.data_offset = data_offset(slots)
@@ -68,9 +71,15 @@ class ArenaMap:
         return self._view[start : start + self.slot_bytes]
 
     def let_go(self, number: int) -> None:
-        """This process is done with the slot for now: it no longer counts as its memory; the bytes stay, for everybody."""
+        """This process is done with the slot for now: it no longer counts as its memory once `kept_bytes` of others were
+        used after it; the bytes stay, for everybody. A slot that is used again meanwhile costs no page faults.
+        """
         self._check(number)
-        self._map.madvise(mmap.MADV_DONTNEED, self.data_offset + number * self.slot_bytes, self.slot_bytes)
+        self._kept.pop(number, None)
+        self._kept[number] = None
+        while len(self._kept) * self.slot_bytes > self._kept_bytes:
+            oldest, _ = self._kept.popitem(last=False)
+            self._map.madvise(mmap.MADV_DONTNEED, self.data_offset + oldest * self.slot_bytes, self.slot_bytes)
 
     def generation(self, number: int) -> int:
         """What stands in the slot's header now."""

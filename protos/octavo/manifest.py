@@ -190,12 +190,16 @@ class Cache:
     """Longest wait for one answer of it; a slower one is a miss, and the server is then left alone for a while."""
     codec: Literal["none", "int8", "fp8", "zstd"] = "none"
     """Compression below DRAM and between hosts, where encode + transfer + decode is faster than the plain bytes. All are lossy, and off for workers with engine.deterministic."""
+    codec_max_error: float = 0.05
+    """A lossy form that is measured to change this deployment's blocks by more (root mean square, as a share of the values') is not used; 1 lets all be used."""
     encryption: Literal["off", "aes-gcm"] = "off"
     """Encryption of what the nvme and valkey tiers keep, with a key per tenant derived from deployment.secret."""
     load_path: Literal["auto", "load", "recompute", "overlap"] = "auto"
     """How a prompt gets what the kvstore holds of it: by predicted time, or always one way; overlap computes the head while the tail is loaded."""
     blending: bool = False
-    """Reuse chunks at other positions."""
+    """Reuse the chunks of a request (cache.chunks) where they stand in its prompt. The answer is then not the full prefill's; usage says how many tokens."""
+    blending_share: float = 0.15
+    """Of the reused tokens, how many are computed again, those that deviate most: 0 to 1; 1 is a full prefill."""
     pin_share: float = 0.5
     """Most of a worker's pool that preloads and pinned requests may hold together, 0 to 1."""
     pin_quota_bytes: Mapping[str, float] = field(default_factory=dict)
@@ -325,7 +329,6 @@ TIERS = (*KEEPING_TIERS, "remote")
 NOT_BUILT: dict[str, tuple[Any, ...]] = {
     "engine.tensor_parallel": (1,),
     "engine.pipeline_parallel": (1,),
-    "cache.blending": (False,),
     "speculative.method": ("none",),
     "speculative.max_draft_tokens": (0,),
 }
@@ -369,6 +372,7 @@ def check_values(manifest: Manifest) -> None:
         "scheduler.registry_ttl_s": 0,
         "scheduler.registry_bytes": 0,
         "scheduler.progress_timeout_s": 0.1,
+        "cache.codec_max_error": 0,
         "cache.dram_bytes": 0,
         "cache.valkey_bytes": 0,
         "cache.valkey_timeout_s": 0.001,
@@ -398,6 +402,10 @@ def check_values(manifest: Manifest) -> None:
         raise ManifestError(
             f"scheduler.counterfactual_share: {manifest.scheduler.counterfactual_share!r} must lie in [0, 0.5]",
             field="scheduler.counterfactual_share",
+        )
+    if not 0 <= manifest.cache.blending_share <= 1:
+        raise ManifestError(
+            f"cache.blending_share: {manifest.cache.blending_share!r} must lie in [0, 1]", field="cache.blending_share"
         )
     if not 0 <= manifest.cache.pin_share <= 1:
         raise ManifestError(

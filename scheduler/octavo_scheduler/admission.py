@@ -15,6 +15,7 @@ from octavo_scheduler.fleet import Shape, Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.orders import LoadSource
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads.blend_parts import Blend
 from octavo_scheduler.reach import Reach
 from octavo_scheduler.request import Choice, Request, Sequence
 
@@ -42,6 +43,7 @@ class Plan:
     routed_us: float = 0.0  # predicted time to the first token on the least busy worker, less that on this one
     spread_us: float = 0.0  # ... on the one that holds most of the prompt, less that on this one
     spread_tokens: int = 0  # that this one computes and that one has
+    blend: Blend | None = None  # chunks that are reused at other positions
 
     @property
     def head_blocks(self) -> int:
@@ -55,6 +57,8 @@ class Plan:
 
     def uncached_tokens(self) -> int:
         """Tokens to prefill when every load succeeds."""
+        if self.blend is not None:
+            return self.blend.computed(self.choices[0].length)
         cached = (len(self.matched) + len(self.load_keys)) * self.worker.block_tokens
         return self.choices[0].length - cached
 

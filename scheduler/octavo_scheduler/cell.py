@@ -89,6 +89,7 @@ COUNTERS = (
     "admissions",
     "requests_degraded",
     "preloads_built",
+    "blended_tokens",
     "preloads_swapped",
     "preloads_restored",
     "thrown_out_blocks",

@@ -7,8 +7,6 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 
-from octavo.v1 import worker_pb2 as wpb
-
 from octavo_scheduler.orders import Admit, Forget, Keep, Order
 
 
@@ -42,23 +40,15 @@ class WorkerConnection(Connection):
         self.epoch = epoch
         self.worker_id = worker_id
         self.orders: list[Order] = []
-        self._admitted_us: dict[int, int] = {}  # sequence whose Admit is not written yet -> when it was decided
+        self.admitted_us: dict[int, int] = {}  # sequence whose Admit is not written yet -> when it was decided
 
     def send(self, orders: list[Order], now_us: int) -> None:
         """Adds orders, decided at `now_us`, to what the writer takes next."""
         self.orders.extend(orders)
         for order in orders:
             if isinstance(order, Admit):
-                self._admitted_us[order.seq] = now_us
+                self.admitted_us[order.seq] = now_us
         self.wake.set()
-
-    def stamp(self, message: wpb.Orders, now_us: int) -> None:
-        """The message is written now: its Admits tell how long they waited here."""
-        if not self._admitted_us:
-            return
-        for order in message.orders:
-            if order.HasField("admit"):
-                order.admit.dispatch_us = max(0, now_us - self._admitted_us.pop(order.admit.seq, now_us))
 
 
 class GatewayConnection(Connection):

@@ -43,7 +43,9 @@ def _named(driver: Driver, request: pb.DrainWorkerRequest) -> Worker:
     worker = fleet.by_name(request.worker_id)
     if worker is None:
         known = ", ".join(item.worker_id for item in fleet.workers.values()) or "none"
-        raise InvalidRequest(f"{request.worker_id!r} is no worker of this cell; connected: {known}", field="worker_id")
+        raise InvalidRequest(
+            f"{request.worker_id[:80]!r} is no worker of this cell; connected: {known}", field="worker_id"
+        )
     if not request.force and fleet.accepting() == [worker]:
         raise InvalidRequest(
             f"{request.worker_id} is the last worker that takes requests: they would wait, and fail without another; "

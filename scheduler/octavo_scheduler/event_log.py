@@ -20,13 +20,14 @@ from octavo_scheduler.core import Core
 from octavo_scheduler.events import Event
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.preloads import rule
 
 FORMAT = "octavo_event_log"
 VERSION = 1
 
 RECORDS: dict[str, type] = {
     kind.__name__: kind
-    for module in (events, orders)
+    for module in (events, orders, rule)
     for kind in vars(module).values()
     if isinstance(kind, type) and is_dataclass(kind)
 }

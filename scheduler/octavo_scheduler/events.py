@@ -147,6 +147,7 @@ class WorkerJoined:
     calibration: Calibration = Calibration()
     role: str = "both"  # prefill, decode, both
     labels: list[str] = field(default_factory=list)
+    capabilities: list[str] = field(default_factory=list)  # blending
 
 
 @dataclass(slots=True)

@@ -54,6 +54,7 @@ def note_end(cell: Cell, request: Request, outcome: Outcome) -> None:
         choices=len(request.choices),
         prompt_tokens=len(request.prompt),
         cached_tokens=max(0, request.cached_tokens),
+        blended_tokens=request.blended_tokens,
         predicted_tokens=request.predicted_tokens,
         first_token_us=first_us - request.submitted_us if first_us >= 0 else -1,
         preemptions=request.preemptions,

@@ -288,20 +288,23 @@ class Worker:
 
     def owners(self, block: int) -> list[str]:
         """Who holds a lease on `block`, in words: sequences, transfers, pins, the index. Costs O(blocks held)."""
-        named = [f"seq {item.seq}" for item in self.sequences.values() if block in item.blocks]
+        named = [f"seq {item.seq}" for item in self.sequences.values() if block in item.blocks or block in item.sources]
         named += [f"{item.kind} {item.xfer_id}" for item in self.transfers.values() if block in item.blocks]
         named += ["pin"] * self.pool.is_pinned(block)
         return named + ["index"] * (self.index.key_of(block) is not None)
 
     def _suspects(self) -> str:
-        tables = [item.blocks for item in self.sequences.values()]
-        blocks = self.pool.suspects(tables, [item.blocks for item in self.transfers.values()])[:4]
+        blocks = self.pool.suspects(self._tables(), [item.blocks for item in self.transfers.values()])[:4]
         return "; ".join(f"block {block} of {', '.join(self.owners(block)) or 'nobody'}" for block in blocks)
+
+    def _tables(self) -> list[list[int]]:
+        """Every list of blocks that sequences hold, what they copy from included."""
+        return [held for item in self.sequences.values() for held in (item.blocks, item.sources) if held]
 
     def leaked_blocks(self) -> int:
         """Blocks whose counts differ from all tables and transfers."""
         return self.pool.leaked(
-            (*(sequence.blocks for sequence in self.sequences.values()), *self.kept.values()),
+            (*self._tables(), *self.kept.values()),
             (transfer.blocks for transfer in self.transfers.values()),
         )
 

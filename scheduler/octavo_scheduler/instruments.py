@@ -86,6 +86,7 @@ CELL_COUNTERS: Final = (
     ("worker_losses", "Workers lost while they had work, or without a drain."),
     ("workers_drained", "Workers that left after a drain."),
     ("handed_over", "Sequences that a drained worker gave to others at its deadline."),
+    ("blended_tokens", "Prompt tokens whose KV was taken from another context (cache.blending)."),
     ("preloads_built", "Preloads that were computed, or found again, and pinned."),
     ("preloads_swapped", "Preloads whose content was replaced."),
     ("preloads_restored", "Preloads of an earlier scheduler that serve again."),

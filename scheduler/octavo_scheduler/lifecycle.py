@@ -22,7 +22,7 @@ from octavo_scheduler.limits import hopeless, learn
 from octavo_scheduler.limits.door import Terms, knock
 from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.policy import SECOND_US
-from octavo_scheduler.preloads import build
+from octavo_scheduler.preloads import blend, build
 from octavo_scheduler.preloads.quota import pin_refusal
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
@@ -170,7 +170,8 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     now = cell.now_us
     # keys of a namespace that was rotated meanwhile must neither be found nor left behind
     stale = event.cache.generation != cell.caching.generations.get(event.tenant, 0)
-    keyless = event.cache_off or stale
+    blended = not stale and not event.cache_off and blend.wanted(cell, event)
+    keyless = event.cache_off or stale or blended
     request = Request(
         request_id=event.request_id,
         tenant=event.tenant,
@@ -179,6 +180,7 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         namespace_root=b"" if keyless else event.namespace_root,
         cache=event.cache,
         namespace_tag=event.namespace_tag,
+        blended=blended,
         sampling=event.sampling,
         logprobs=event.logprobs,
         max_tokens=terms.max_tokens,

@@ -14,6 +14,16 @@ class SiblingAdmit:
 
 
 @dataclass(slots=True)
+class BlendPart:
+    """[start, start + count) takes the KV of positions [first, first + count) of a chain that lies in `block_ids`."""
+
+    start: int
+    count: int
+    first: int
+    block_ids: list[int]
+
+
+@dataclass(slots=True)
 class Admit:
     seq: int
     slot: int
@@ -32,6 +42,8 @@ class Admit:
     wait_base: int = 0
     stop_after: int = 0  # output tokens in this residency; 0: none
     siblings: list[SiblingAdmit] = field(default_factory=list)
+    blend_parts: list[BlendPart] = field(default_factory=list)
+    blend_share: float = 0.0
 
 
 @dataclass(slots=True)

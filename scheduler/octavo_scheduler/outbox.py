@@ -62,6 +62,7 @@ class Update:
     finished: Outcome | None = None
     cached_tokens: int = 0
     cached_by_tier: dict[str, int] = field(default_factory=dict)
+    blended_tokens: int = 0
     times: Times | None = None
     cost: Cost | None = None
     first_token_us: int = -1  # when the request's first token was reported; set while a choice's first token is owed
@@ -123,6 +124,7 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
         update.finished = request.outcome
         update.cached_tokens = max(0, request.cached_tokens)
         update.cached_by_tier = request.cached_by_tier
+        update.blended_tokens = request.blended_tokens
         update.times = times_of(request)
         update.cost = request.cost
         if request.told_device_us < 0:

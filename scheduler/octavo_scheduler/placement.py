@@ -25,6 +25,7 @@ from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.moves.offer import BOTH, offer, pays, possible, split_roles, waits_for_credit
 from octavo_scheduler.policies.joining import joinable
+from octavo_scheduler.preloads.blend_parts import blend_of
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.routing import pressure_us, room_in_us, score_us
 
@@ -80,6 +81,8 @@ def _best_on(
         return _plan(cell, accepting[0], group, keys)
     routed = cell.uses("routing", request)
     rated, most = _rated(cell, accepting, keys if routed else [], group[0].length)
+    if request.blended:
+        rated = [_blend_rated(cell, accepting[rating[1]], group[0], rating) for rating in rated]
     elsewhere = _elsewhere(accepting, rated) if most else (0.0, 0.0)
     first: Plan | None = None
     first_us = 0.0
@@ -134,7 +137,12 @@ def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) ->
         else:
             other_way = sampled
     now_us = cell.now_us
-    return make_plan(worker, group, keys, cell.policy, cell.history, reach, now_us, forced=forced, other_way=other_way)
+    plan = make_plan(worker, group, keys, cell.policy, cell.history, reach, now_us, forced=forced, other_way=other_way)
+    if request.blended:
+        plan.blend = blend_of(cell.caching.book, worker, group[0], cell.policy.blending_share)
+        if plan.blend is not None:
+            plan.free_needed += worker.pool.count_cached(dict.fromkeys(plan.blend.sources))
+    return plan
 
 
 def _elsewhere(workers: list[Worker], rated: list[Rating]) -> tuple[float, float]:
@@ -183,6 +191,15 @@ def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -
     running = len(worker.sequences)
     cost_us = score_us(uncached, worker.backlog, running, load_us, worker.costs, policy.max_num_batched_tokens)
     return cost_us + pressure_us(worker, new_blocks), at, cached
+
+
+def _blend_rated(cell: Cell, worker: Worker, choice: Choice, rating: Rating) -> Rating:
+    """The same with what the worker holds of the request's chunks."""
+    blend = blend_of(cell.caching.book, worker, choice, cell.policy.blending_share)
+    if blend is None:
+        return rating
+    cost_us, at, cached = rating
+    return cost_us - (choice.length - blend.computed(choice.length)) * worker.costs.prefill_token_us, at, cached
 
 
 def _join_run(worker: Worker, keys: list[bytes], start: int) -> int:

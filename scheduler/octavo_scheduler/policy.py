@@ -70,6 +70,10 @@ class Policy:
     """Most of a worker's pool that may be pinned."""
     pin_quota_bytes: Mapping[str, float] = field(default_factory=dict)
     """Tenant, or `*`, -> bytes that it may pin."""
+    blending: bool = False
+    """Chunks that a request names are reused at other positions."""
+    blending_share: float = 0.15
+    """Of the tokens moved, computed again."""
     preload_reserve_tokens: int = 256
     join_prefill: bool = True
     """A request waits for a running prefill of the same prefix instead of computing it twice."""

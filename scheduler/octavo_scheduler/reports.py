@@ -78,7 +78,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         worker.orders.append(labels)
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
-    _count(cell, worker, report, context_tokens)
+    _count(cell, worker, report, context_tokens, since_us)
     if not worker.healthy and worker.is_well(cell.now_us):
         worker.healthy = cell.admission_due = True
     if report.live_seqs is not None:
@@ -368,7 +368,7 @@ def _learn_link(worker: Worker, transfer: Transfer, done: TransferDone) -> None:
         link.observe(done.bytes, done.lookup_us, took_us)
 
 
-def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) -> None:
+def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, since_us: int) -> None:
     counters = cell.counters
     worker.steps = max(worker.steps, report.step)
     counters["steps"] += report.steps
@@ -380,6 +380,10 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int) ->
     counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
     if report.decode_seqs and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
+        alone_us = worker.costs.predict_step_us(0, report.decode_seqs, context_tokens)
+        # the gap as far as it is seen here: the step, or what lay between two reports that follow each other closely
+        between_us = since_us if since_us < 2 * report.wall_us else 0
+        worker.pace.felt(max(report.wall_us, between_us) / report.steps, alone_us)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us

@@ -139,6 +139,9 @@ class Sequence:
     join_base: int = 0  # computed up to here while a load brings what follows; 0: none, or it has joined
     join_tokens: int = 0  # that the load brings, or has brought, behind join_base and that computed_len lacks
     load: LoadRecord | None = None
+    sources: list[int] = field(
+        default_factory=list
+    )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
     calm: bool = False  # it decodes, and nothing of it but its table and the index need be looked at (reports.py)
@@ -368,6 +371,8 @@ class Request:
     join_matched: int = 0  # blocks of it that were there then
     cache: CacheRule = NO_RULE
     namespace_tag: bytes = b""  # of its blocks in the stores
+    blended: bool = False  # its chunks may be reused at other positions; it has no keys then
+    blended_tokens: int = 0  # that were, at most, over its residencies
 
     @property
     def name(self) -> tuple[str, str]:

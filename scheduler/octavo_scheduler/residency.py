@@ -17,9 +17,10 @@ from octavo_scheduler.moves import copies, handoff, pauses, pieces
 from octavo_scheduler.moves.exports import answering
 from octavo_scheduler.moves.swap import swap_out
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit, Stop
+from octavo_scheduler.policies.joining import beside
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preemption import Prices, cheapest_displacement, choose_victims
-from octavo_scheduler.preloads import drop, wishes
+from octavo_scheduler.preloads import blend, drop, wishes
 from octavo_scheduler.request import NO_PARENT, Choice, LoadRecord, Phase, Request, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
 
@@ -33,17 +34,23 @@ def admit(cell: Cell, plan: Plan) -> None:
         worker.pool.share_all(plan.matched)
         worker.index.hit(plan.matched, cell.now_us)
         wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
+    if plan.blend is not None:  # before blocks are taken, which may be cached ones
+        worker.pool.share_all(plan.blend.sources)
     table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
     rank = cell.number()
     uncached = plan.uncached_tokens()
     prefill_us = worker.costs.predict_prefill_us(uncached, cell.budget_alone)
-    beside = worker.of_tenant[request.tenant]
     cached_len = len(plan.matched) * worker.block_tokens
-    turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, beside, cell.now_us, rank)
+    start_len = plan.blend.end if plan.blend is not None else cached_len
+    others = beside(cell, worker, request.tenant)
+    turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, others, cell.now_us, rank)
     forecast_us = 0.0
     if not plan.load_keys and plan.target is None:
-        forecast_us = learn.start_forecast_us(cell, worker, leader_choice.length - cached_len, turn)
-    leader = _seat(cell, worker, leader_choice, table, rank, cached_len)
+        forecast_us = learn.start_forecast_us(cell, worker, plan.uncached_tokens(), turn)
+    leader = _seat(cell, worker, leader_choice, table, rank, start_len)
+    if plan.blend is not None:
+        blend.admitted(cell, worker, leader_choice, plan.blend)
+        leader.sources = plan.blend.sources
     leader.turn = turn
     if plan.target is not None:  # the first token's KV is never written there
         worker.ungranted -= leader.ungranted(worker.block_tokens)
@@ -72,7 +79,7 @@ def admit(cell: Cell, plan: Plan) -> None:
             slot=leader.slot,
             tokens=pack_u32(leader_choice.tokens()),
             prompt_len=len(request.prompt),
-            cached_len=cached_len,
+            cached_len=start_len,
             block_ids=list(table),
             sampling=request.sampling,
             seed=leader_choice.seed,
@@ -85,6 +92,8 @@ def admit(cell: Cell, plan: Plan) -> None:
             wait_base=cached_len + plan.head_blocks * worker.block_tokens,
             stop_after=1 if plan.target is not None else 0,
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
+            blend_parts=plan.blend.parts if plan.blend is not None else [],
+            blend_share=plan.blend.share if plan.blend is not None else 0.0,
         )
     )
     for sequence in (leader, *siblings):
@@ -327,6 +336,7 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     index.rest(sequence.blocks, cell.now_us)
     entries.rested(cell, worker, sequence)
     freed = pool.drop_all(reversed(sequence.blocks))
+    pool.drop_all(reversed(sequence.sources))
     request.blocks_freed += freed
     if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
         left = sum(not pool.sequences_of(block) for block in sequence.blocks)

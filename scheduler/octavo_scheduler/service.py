@@ -35,8 +35,8 @@ from octavo_scheduler.update_wire import UpdateWriter
 
 STUCK_WRITE_S = 5.0
 HEARTBEAT_S = 1.0
-GATEWAY_SILENCE_S = 10.0
-"""A gateway that sends not even heartbeats for this long is gone (half-open connections)."""
+SILENCE_S = 10.0
+"""A gateway or kvstore that sends not even heartbeats for this long is gone (half-open connections)."""
 JOIN_TIMEOUT_S = 60.0
 """How long a worker may take from Welcome to Hello: launched steps and copies must end first."""
 
@@ -51,10 +51,18 @@ class StreamClosed(Exception):
 class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
     """octavo.v1.SchedulerService."""
 
-    def __init__(self, driver: Driver, log: logging.Logger, *, stuck_write_s: float = STUCK_WRITE_S) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        log: logging.Logger,
+        *,
+        stuck_write_s: float = STUCK_WRITE_S,
+        silence_s: float = SILENCE_S,
+    ) -> None:
         self._driver = driver
         self._log = log
         self._stuck_write_s = stuck_write_s
+        self._silence_s = silence_s
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         return status(self._driver)
@@ -66,7 +74,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         if request.technique and request.technique not in TECHNIQUES:
             known = ", ".join(TECHNIQUES)
             await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"technique: {request.technique!r} is none of {known}"
+                grpc.StatusCode.INVALID_ARGUMENT, f"technique: {request.technique[:80]!r} is none of {known}"
             )
         if request.tenant and request.tenant not in (tenants := seen_tenants(self._driver.core.cell)):
             known = ", ".join(tenants) or "none yet"
@@ -149,7 +157,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             batch, connection.orders = connection.orders, []
             for orders in wire.write_orders(batch):
                 number += 1
-                connection.stamp(orders, self._driver.clock_us())
+                wire.stamp_admits(orders, connection.admitted_us, self._driver.clock_us())
                 await self._write(
                     context,
                     wpb.AttachWorkerResponse(epoch=connection.epoch, number=number, orders=orders),
@@ -183,7 +191,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
     async def _read_gateway(self, context: Context, connection: GatewayConnection) -> None:
         driver = self._driver
         while True:
-            async with asyncio.timeout(GATEWAY_SILENCE_S):
+            async with asyncio.timeout(self._silence_s):
                 message: pb.AttachGatewayRequest = await self._read(context)
             event = wire.read_gateway(message, connection.number, driver.clock_us())
             if event is not None:
@@ -259,7 +267,8 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
     async def _read_store(self, context: Context, connection: StoreConnection) -> None:
         driver = self._driver
         while True:
-            message: pb.AttachStoreRequest = await self._read(context)
+            async with asyncio.timeout(self._silence_s):
+                message: pb.AttachStoreRequest = await self._read(context)
             if message.WhichOneof("message") == "tiers":
                 connection.tiers = live_wire.read_tiers(message.tiers)
                 continue

@@ -35,6 +35,8 @@ def policy_from(manifest: Manifest) -> Policy:
         pause=given.pause,
         pin_share=manifest.cache.pin_share,
         pin_quota_bytes=manifest.cache.pin_quota_bytes,
+        blending=manifest.cache.blending,
+        blending_share=manifest.cache.blending_share,
         preload_reserve_tokens=manifest.cache.preload_reserve_tokens,
         default_slo_class=given.default_slo_class,
         slo_classes=given.slo_classes,

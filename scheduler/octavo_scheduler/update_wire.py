@@ -120,6 +120,7 @@ def _fill_finished(finished: pb.RequestFinished, update: Update) -> None:
     finished.outcome, finished.reason, finished.message = outcome.outcome, outcome.reason, outcome.message
     finished.retry_after_us, finished.cached_tokens = outcome.retry_after_us, update.cached_tokens
     finished.cached_by_tier.update(update.cached_by_tier)
+    finished.blended_tokens = update.blended_tokens
     if update.cost is not None:
         finished.cost.CopyFrom(write_cost(update.cost))
     times = update.times

@@ -12,7 +12,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
-from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
+from octavo_scheduler.preloads.rule import NO_RULE, CacheRule, PromptChunk
 
 MAX_ORDERS_BYTES = 2 * 2**20
 """Orders of one message, well below the 4 MB limit."""
@@ -99,6 +99,7 @@ def read_rule(message: pb.CacheRule) -> CacheRule:
         message.generation,
         message.layout,
         message.preload,
+        tuple(PromptChunk(item.name, item.start, item.tokens, item.skip) for item in message.chunks),
     )
 
 
@@ -163,6 +164,7 @@ def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int
         calibration=calibration,
         role=message.role or "both",
         labels=list(message.labels),
+        capabilities=list(message.capabilities),
     )
 
 
@@ -256,6 +258,15 @@ def write_orders(batch: Iterable[orders.Order]) -> Iterator[wpb.Orders]:
         yield message
 
 
+def stamp_admits(message: wpb.Orders, admitted_us: dict[int, int], now_us: int) -> None:
+    """The message is written now: its Admits tell how long they waited since they were decided, by sequence."""
+    if not admitted_us:
+        return
+    for order in message.orders:
+        if order.HasField("admit"):
+            order.admit.dispatch_us = max(0, now_us - admitted_us.pop(order.admit.seq, now_us))
+
+
 def write_order(order: orders.Order) -> wpb.Order:
     """One order."""
     match order:
@@ -332,6 +343,11 @@ def _write_admit(order: orders.Admit) -> wpb.Admit:
             wpb.Sibling(seq=item.seq, slot=item.slot, seed=item.seed, block_ids=pack_u32(item.block_ids))
             for item in order.siblings
         ],
+        blend_parts=[
+            wpb.BlendPart(start=part.start, count=part.count, first=part.first, block_ids=pack_u32(part.block_ids))
+            for part in order.blend_parts
+        ],
+        blend_share=order.blend_share,
     )
     admit.sampling.MergeFromString(order.sampling)
     return admit

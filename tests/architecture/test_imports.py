@@ -25,7 +25,7 @@ SEARCH_PATH = os.pathsep.join(str(folder.parent) for folder in PACKAGES.values()
 
 EDGES = {
     "octavo_gateway": {"__main__", "service", "upstream", "gateway"},
-    "octavo_scheduler": {"__main__", "service", "driver", "status"},
+    "octavo_scheduler": {"__main__", "service", "driver", "connections", "status"},
     "octavo_gpuworker": {"__main__", "service", "transfer", "profile_service"},
     "octavo_kvstore": {"__main__", "service", "announce"},
     "octavo_cli": {"status", "probe", "supervisor", "profile", "engine_bench", "cache_bench"},

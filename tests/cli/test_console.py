@@ -10,7 +10,7 @@ from octavo_cli.service_log import Record
 from octavo_cli.state import Process, ServiceState
 from rich.console import Console
 
-WORKER = ServiceState("gpuworker-0", "gpuworker", "127.0.0.1:5", process=Process(7, 1.0))
+WORKER = ServiceState("gpuworker-0", "gpuworker", "127.0.0.1:5", process=Process(7, "boot/1"))
 
 
 def shown(terminal: bool, width: int = 100) -> tuple[io.StringIO, ConsoleWatcher]:

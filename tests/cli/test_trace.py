@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import subprocess
 import sys
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.rpc.tracing import OpenSpan, format_traceparent, record_span, start_tracing
+from octavo.rpc.tracing import OpenSpan, format_traceparent, parse_traceparent, record_span, start_tracing
 from octavo.ttft import PARTS
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.main import app
@@ -35,7 +35,7 @@ def write_request(folder: Path, number: int, queue_ms: float, tenant: str = "def
     provider = start_tracing("gateway", "1", otlp_endpoint="", trace_dir=folder, sample=1.0)
     tracer = provider.get_tracer("t")
     parts = {"gateway": 1.0, "tokenize": 0.5, "queue": queue_ms, "prefill": 20.0, "sample": 0.5, "transport": 2.0}
-    span = OpenSpan(tracer, "request", PARENT.format(trace=number, span=9), ms(0))
+    span = OpenSpan(tracer, "request", parse_traceparent(PARENT.format(trace=number, span=9)), ms(0))
     span.attributes.update(
         {
             "gen_ai.request.id": f"req-{number}",
@@ -216,10 +216,9 @@ def test_follow_prints_requests_as_they_end(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        for number in range(2, 60):  # until the reader is there: what ended before it is not shown
+        for number in range(2, 600):  # until the reader is there: what ended before it is not shown
             write_request(tmp_path, number, 5.0)
-            time.sleep(0.1)
-            if number > 20:
+            if select.select([process.stdout], [], [], 0.1)[0]:
                 break
         line = process.stdout.readline()
     finally:

@@ -29,11 +29,12 @@ from octavo.v1 import kvstore_pb2, kvstore_pb2_grpc
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
-KEYS = {"key-a": "alpha", "key-b": "beta", "key-o": "ops"}
+KEYS = {"key-a": "alpha", "key-b": "beta", "key-o": "ops", "key-q": "small"}
 SETTINGS = {
     "tenants.keys": KEYS,
     "tenants.admins": ["ops"],
     "cache.pin_quota_bytes": {"beta": 40 * 368_640},
+    "cache.quota_bytes": {"small": {"dram": 4 * 368_640, "nvme": 10 * 368_640}},
     "cache.dram_bytes": 96 * 2**20,
     "cache.nvme_bytes": 192 * 2**20,
 }
@@ -305,6 +306,43 @@ async def test_cache_off_leaves_no_byte_of_a_block_in_any_tier(cluster: Cluster)
     assert any(needle in after for needle in needles) or await heap_holds(cluster, needles[0]), (
         "the search finds nothing at all"
     )
+
+
+async def held(cluster: Cluster, tenant: str, prompts: list[list[int]]) -> dict[str, int]:
+    """How many blocks of these prompts each tier of the store holds."""
+    root_key = bytes.fromhex((await _models(cluster))[0])
+    root = namespace_root(root_key, Deployment().secret.encode(), tenant)
+    own = {key for prompt in prompts for key in extend_keys(root, prompt, 16)}
+    found = {"dram": 0, "nvme": 0, "queue": 0}
+    async with open_channel(f"127.0.0.1:{cluster.ports['kvstore']}") as channel:
+        stub: Any = kvstore_pb2_grpc.KvStoreServiceStub(channel)  # type: ignore[no-untyped-call]
+        async for part in stub.WatchBlocks(kvstore_pb2.WatchBlocksRequest()):
+            for change in part.changes:
+                found[change.tier] += (change.key in own) * (-1 if change.removed else 1)
+            if part.whole:
+                return found
+    raise AssertionError("the watch ended")
+
+
+async def test_a_tenant_above_its_quota_loses_its_own_blocks_in_each_tier(cluster: Cluster) -> None:
+    other, prompts = ids(700, 128), [ids(701 + number, 128) for number in range(3)]
+    async with (
+        AsyncClient(cluster.grpc_address, api_key="key-a") as alpha,
+        AsyncClient(cluster.grpc_address, api_key="key-q") as small,
+    ):
+        await ask(alpha, other)
+        await until(lambda: stored(cluster, "alpha", other, 0))
+        for prompt in prompts:
+            await ask(small, prompt)
+
+        async def full() -> bool:
+            return (await held(cluster, "small", prompts))["nvme"] >= 9
+
+        await until(full)
+        await asyncio.sleep(0.5)  # what was still on its way is there, and what was too much is gone
+    found = await held(cluster, "small", prompts)
+    assert 0 < found["dram"] <= 4 and 9 <= found["nvme"] <= 10, "24 blocks were computed"
+    assert await held(cluster, "alpha", [other]) == {"dram": 8, "nvme": 8, "queue": 0}, "never another's"
 
 
 async def test_a_preload_outlives_scheduler_and_worker_and_says_where_it_came_from(cluster: Cluster) -> None:

@@ -35,6 +35,7 @@ COMMAND = re.compile(
 PATIENCE_S = 100
 
 ELSEWHERE = {
+    "python -m octavo_": "tests/e2e/test_two_hosts.py starts the same processes with these flags",
     "make install": "what made the environment that runs this",
     "make test": "runs this very test",
     "make check": "beside this test in CI",

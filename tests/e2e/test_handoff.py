@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from cluster import Answer, Cluster, read
@@ -100,6 +101,22 @@ async def test_same_tokens_as_one_worker_and_less_than_a_block_recomputed(pair: 
     assert all(int(span.attributes["octavo.recomputed_tokens"]) < BLOCK for span in spans)
 
 
+async def test_choices_of_one_prompt_are_handed_over_once(pair: Cluster) -> None:
+    """Two choices, drawn and greedy: one prefill, and each goes on where it decodes with the tokens that it has alone."""
+    before = await counted(pair, "handoffs_done", "handoffs_failed")
+    async with pair.channel() as channel:
+        stub = pair.inference(channel)
+        for i, seeded in ((12, True), (13, False)):
+            alone = request(i, length=150, max_tokens=12, seeded=seeded, alone=True)
+            handed = request(i, length=150, max_tokens=12, seeded=seeded)
+            alone.options.n = handed.options.n = 2
+            wanted, answer = await read(stub.Generate(alone)), await read(stub.Generate(handed))
+            assert answer.ids == wanted.ids and set(answer.ids) == {0, 1}
+    after = await counted(pair, "handoffs_done", "handoffs_failed")
+    assert (after[0] - before[0], after[1] - before[1]) == (2, 0)
+    await pair.settle()
+
+
 async def test_a_preempted_stream_is_swapped_and_goes_on_the_same(pair: Cluster) -> None:
     """An urgent request takes the room of others, greedy and sampled: each goes on with the tokens that it has alone."""
     cases = [request(20 + i, length=290 + i, max_tokens=40, seeded=i % 2 == 1) for i in range(2)]
@@ -138,6 +155,10 @@ async def test_a_tool_pause_is_kept_and_its_resume_continues(pair: Cluster) -> N
         resumed = await client.generate(longer, request_id="turn-2", resumes="turn-1", **options)
         assert resumed.usage.cached_tokens >= len(prompt)
         assert not (await client.pause("nobody")).found
+    async with httpx.AsyncClient(base_url=pair.http_url) as http:  # and the same over HTTP
+        said = await http.post("/v1/requests/turn-2/pause", json={"tool": "search", "expected_ms": 1000})
+        assert said.status_code == 200 and said.json()["decision"] in ("keep", "offload", "drop")
+        assert (await http.post("/v1/requests/nobody/pause", json={})).status_code == 404
     spared, back = await counted(pair, "pause_spared_tokens", "pauses_resumed")
     assert spared >= len(prompt) and back == 1
     await pair.settle()

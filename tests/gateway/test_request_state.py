@@ -9,7 +9,7 @@ import pytest
 from octavo.errors import InternalError
 from octavo_gateway.admission import Admission, Limits
 from octavo_gateway.request_state import dump_state, load_state
-from octavo_gateway.requests import ChatMessage, RequestParams
+from octavo_gateway.requests import ChatMessage, PromptChunk, RequestParams
 
 LIMITS = Limits(root_key=b"r" * 32, block_tokens=16, max_model_len=256, max_choices=8)
 
@@ -19,7 +19,7 @@ def test_round_trip(admission: Admission) -> None:
         "chat", messages=[ChatMessage("user", "Hi")], stop=["é", "\n"], stop_token_ids=[7], logit_bias={5: -1.5}, n=3,
         logprobs=2, seed=2**64 - 1, min_tokens=1, request_id="r", idempotency_key="k", cache_salt="s", slo_class="fast",
     )  # fmt: skip
-    admitted = admission.admit(params, admission.encode(params), "acme", 3.0, LIMITS)
+    admitted = admission.admit(params, admission.encode(params), "acme", 3.0, LIMITS, [PromptChunk("a", 0, 2, 0)])
     state = dump_state(admitted)
     assert len(state) < 1500
     loaded = load_state(state, admitted.prompt_ids)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from octavo_gpuworker import reporter
+from octavo_gpuworker import engine, reporter
 from octavo_gpuworker.orders import (
     GrantOrder,
     OffloadOrder,
@@ -333,6 +333,18 @@ def test_waiting_for_a_running_step_is_the_workers_wait(make_rig) -> None:
     (report,) = rig.step()
     late, prompt = report.first_tokens
     assert late.wait_us >= 300_000 > prompt.wait_us
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600, 10 * 365 * 86_400])
+def test_a_clock_that_is_set_meanwhile_makes_no_hour_of_a_prefill(make_rig, monkeypatch, jump_s: int) -> None:
+    rig = make_rig(block_tokens=16)
+    rig.admit(1, prompt_of(4), max_new=1)
+    real = time.time_ns
+    monkeypatch.setattr(engine.time, "time_ns", lambda: real() + jump_s * 10**9)
+    (report,) = rig.step()
+    (first,) = report.first_tokens
+    assert 0 <= first.wait_us < 120_000_000
+    assert 0 <= first.prefill_us < 120_000_000
 
 
 def test_merging_ends_with_its_time(make_rig, monkeypatch) -> None:

@@ -11,6 +11,7 @@ from octavo.v1.kvstore_pb2 import BlockSource
 from octavo_gpuworker.orders import (
     AbortOrder,
     AdmitOrder,
+    BlendPart,
     FirstToken,
     GrantOrder,
     LabelOrder,
@@ -80,11 +81,13 @@ def test_admit_whole() -> None:
         seq=2**63, slot=2, tokens=pack_u32([1, 2, 3]), prompt_len=2, cached_len=1, block_ids=pack_u32([9]), sampling=sampling,
         seed=2**64 - 1, wait_xfer=6, wait_base=16, stop_after=7, rank=8, max_len=99, traceparent="00-x", request_id="r",
         siblings=[pb.Sibling(seq=3, slot=4, seed=5, block_ids=pack_u32([9, 10]))],
+        blend_parts=[pb.BlendPart(start=4, count=8, first=1, block_ids=pack_u32([11, 12]))], blend_share=0.25,
     )  # fmt: skip
     expected = AdmitOrder(
         2**63, 2, [1, 2, 3], 2, 1, [9],
         Sampling(0.5, 0.25, 3, 0.125, 1.0, 2.0, 1.5, ((7, 2.5),), frozenset({2, 3}), 4, 5),
         2**64 - 1, 99, 8, 6, 16, 7, (SiblingOrder(3, 4, 5, [9, 10]),), "00-x", "r",
+        blend_parts=(BlendPart(4, 8, 1, [11, 12]),), blend_share=0.25,
     )  # fmt: skip
     before_ns = time.time_ns()
     (order,) = read(pb.Order(admit=message))

@@ -112,3 +112,22 @@ def test_link_speed_is_a_running_mean_of_what_was_seen() -> None:
     for _ in range(50):
         link.observe(300, 1.0)
     assert link.bytes_per_s == pytest.approx(300, rel=0.01)
+
+
+def test_a_form_that_loses_too_much_is_refused_and_counted() -> None:
+    payload = sample_payload(SHAPE)
+    chooser = Chooser("zstd", max_error=0.02)
+    form, _coded = chooser.encode(payload, SHAPE, exact=False, link_bytes_per_s=SLOW)
+    errors = {name: cost.error for name, cost in chooser.costs().items()}
+    assert errors["zstd8"] < errors["zstd7"] < errors["zstd6"] and errors["zstd-exact"] == 0
+    assert chooser.refused() == sorted(name for name, error in errors.items() if error > 0.02) != []
+    assert errors[form.name] <= 0.02
+    anything = Chooser("zstd", max_error=1.0)
+    loosest, _coded = anything.encode(payload, SHAPE, exact=False, link_bytes_per_s=SLOW)
+    assert loosest is ZSTD6 and anything.refused() == []
+
+
+def test_where_all_lossy_forms_lose_too_much_the_exact_one_is_left() -> None:
+    chooser = Chooser("int8", max_error=0.0)
+    form, coded = chooser.encode(sample_payload(SHAPE), SHAPE, exact=False, link_bytes_per_s=SLOW)
+    assert form is EXACT and chooser.decode(form, coded, SHAPE) == sample_payload(SHAPE)

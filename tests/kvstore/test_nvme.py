@@ -10,12 +10,13 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from octavo.errors import OctavoError
 from octavo_kvstore.testing import LAYOUT, is_right, key_of, make_block
 from octavo_kvstore.tier import Put
-from octavo_kvstore.tiers import nvme
+from octavo_kvstore.tiers import nvme, slab
 from octavo_kvstore.tiers.folder import TierFolder
 from octavo_kvstore.tiers.lmdb_values import LmdbTier, disk_bytes
 from octavo_kvstore.tiers.probe import problem_in
@@ -393,3 +394,16 @@ def test_room_for_the_directory_is_set_aside(tmp_path: Path) -> None:
     assert status.st_size < directory_bytes(MAP_BYTES) - LOCK_FILE_BYTES <= status.st_blocks * 512
     assert on_disk(tmp_path / "tier") <= MAP_BYTES
     tier.close()
+
+
+def test_a_capacity_beyond_the_disk_does_not_take_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = SimpleNamespace(f_bavail=64 * 512, f_frsize=4096)
+    monkeypatch.setattr(slab.os, "statvfs", lambda path: free)
+    tier = SlabTier(tmp_path, 2**45)
+    data = tmp_path / "data.mdb"
+    assert data.stat().st_blocks * 512 <= 512 * 4096 + 64 * 1024
+    tier.close()
+    free.f_bavail = 0
+    before = data.stat().st_blocks
+    SlabTier(tmp_path, 2**45).close()
+    assert data.stat().st_blocks >= before, "what was set aside stays so on a full disk"

@@ -41,6 +41,18 @@ def test_a_slot_that_was_let_go_keeps_its_bytes_and_leaves_the_process(path: Pat
     assert all(bytes(theirs.slot(slot)) == bytes(ours.slot(slot)) == payload for slot in range(SLOTS))
 
 
+def test_the_slots_used_last_stay_mapped(path: Path) -> None:
+    ours = ArenaMap(path, SLOTS, SLOT_BYTES, kept_bytes=2 * SLOT_BYTES)
+    for slot in range(SLOTS):
+        ours.slot(slot)[:] = bytes(SLOT_BYTES)
+    before = mapped_kb(path)
+    for slot in (0, 1, 0):
+        ours.let_go(slot)
+    assert mapped_kb(path) == before
+    ours.let_go(2)  # 1 is the one that was used longest ago
+    assert before - mapped_kb(path) == SLOT_BYTES // 1024
+
+
 def test_only_slots_of_the_arena_are_let_go(path: Path) -> None:
     with pytest.raises(IndexError):
         ArenaMap(path, SLOTS, SLOT_BYTES).let_go(SLOTS)

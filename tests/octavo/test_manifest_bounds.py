@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -73,6 +74,17 @@ def test_other_addresses() -> None:
     assert address_problem("kvstore.scheduler", "") == address_problem("scheduler.metrics_listen", "") == ""
     assert address_problem("gateway.scheduler", "") != ""
     assert address_problem("model.ref", "nowhere") == ""
+
+
+def test_numbers_may_have_an_exponent(tmp_path: Path) -> None:
+    manifest = load_settings(["--max-overcommit", "1e1", "--tenants.weights", "{a: 2.5E-1}"], {}).manifest
+    assert (manifest.scheduler.max_overcommit, manifest.tenants.weights) == (10.0, {"a": 0.25})
+    (tmp_path / "octavo.yaml").write_text("scheduler: {orphan_grace_s: 1e1, max_overcommit: 2}\n")
+    scheduler = load_settings(["--manifest", str(tmp_path / "octavo.yaml")], {}).manifest.scheduler
+    assert (scheduler.orphan_grace_s, scheduler.max_overcommit) == (10.0, 2.0)
+    for given in ("1e", "e3", "1e3e3", "1e999"):
+        with pytest.raises(ManifestError, match=r"scheduler\.orphan_grace_s"):
+            load_settings(["--scheduler.orphan_grace_s", given], {})
 
 
 def test_texts_can_be_printed_and_have_a_length() -> None:

@@ -113,7 +113,7 @@ def test_sampling_honours_the_parent_and_its_word_travels_on(
     provider = start_tracing("gateway", "1", otlp_endpoint="", trace_dir=tmp_path, sample=sample)
     tracer = provider.get_tracer("t")
     given = f"00-{TRACE}-{SPAN}-{parent}" if parent else ""
-    root = OpenSpan(tracer, "request", given, 5)
+    root = OpenSpan(tracer, "request", parse_traceparent(given), 5)
     assert root.recording == recorded
     travels = format_traceparent(root.context)
     assert int(travels[-2:], 16) & 1 == recorded and (not given or TRACE in travels)
@@ -124,7 +124,7 @@ def test_sampling_honours_the_parent_and_its_word_travels_on(
 
 
 def test_a_tracer_of_the_api_alone_records_nothing_and_passes_its_parent_on() -> None:
-    span = OpenSpan(NoOpTracer(), "request", f"00-{TRACE}-{SPAN}-01", 5)
+    span = OpenSpan(NoOpTracer(), "request", parse_traceparent(f"00-{TRACE}-{SPAN}-01"), 5)
     span.end(6)
     assert not span.recording and format_traceparent(span.context) == f"00-{TRACE}-{SPAN}-01"
-    assert format_traceparent(OpenSpan(NoOpTracer(), "request", "", 5).context) == ""
+    assert format_traceparent(OpenSpan(NoOpTracer(), "request", None, 5).context) == ""

@@ -1,4 +1,4 @@
-"""A chaos worker and a chaos kvstore in pure Python: the protocol of design section 3 without any model.
+"""A chaos worker in pure Python: the protocol of design section 3 without any model.
 
 The worker keeps, for every block and position, an id of the token prefix whose KV stands there. A step first reads
 all positions below the ones it computes and fails when one holds anything but that sequence's own prefix, so a block
@@ -29,6 +29,10 @@ from octavo_scheduler.orders import (
     Update,
 )
 
+from tests.scheduler.chains import chain_of, extend_chain
+from tests.scheduler.chaos_blend import Blends
+from tests.scheduler.chaos_store import ChaosStore
+
 POISON = -1
 VOCAB = 64
 
@@ -49,13 +53,6 @@ def expected_output(seed: int, prompt_len: int, max_tokens: int, stop_ids: list[
         if output[-1] in stop_ids:
             return output, "stop"
     return output, "length"
-
-
-def extend_chain(chain: list[int], tokens: list[int]) -> None:
-    """Prefix ids: position p's id depends on tokens[:p + 1]."""
-    while len(chain) < len(tokens):
-        previous = chain[-1] if chain else 7
-        chain.append(hash((previous, tokens[len(chain)])) & 0x7FFFFFFFFFFFFFFF)
 
 
 @dataclass(eq=False)
@@ -96,59 +93,6 @@ class ChaosTransfer:
     aborted: bool = False
 
 
-class ChaosStore:
-    """A kvstore that evicts, loses events, and serves partially. `events` are what it would send to the scheduler."""
-
-    def __init__(self, rng: Random, store_id: str = "host") -> None:
-        self.rng = rng
-        self.store_id = store_id
-        self.held: dict[bytes, list[int]] = {}
-        self.parents: dict[bytes, bytes] = {}
-        self.next_number = 1
-        self.events: list[tuple[int, bytes, bool]] = []
-        self.alive = True
-        self.peers: dict[str, ChaosStore] = {}
-        self.fetched = 0
-
-    def fetch(self, key: bytes, sources: list[LoadSource], index: int) -> list[int] | None:
-        """From the first peer that is named for the index, lives and holds the key."""
-        for source in sources:
-            peer = self.peers.get(source.store_id)
-            if source.first <= index < source.first + source.count and peer is not None and peer.alive:
-                content = peer.held.get(key)
-                if content is not None:
-                    self.fetched += 1
-                    self.put(key, content)
-                    return content
-        return None
-
-    def put(self, key: bytes, content: list[int], parent: bytes = b"") -> None:
-        self.parents[key] = parent
-        known = self.held.get(key)
-        assert known is None or known == content, "one key, two contents"
-        if known is None:
-            self.held[key] = list(content)
-            self._event(key, False)
-
-    def forget(self, keys: list[bytes], namespace: bytes) -> None:
-        """The blocks of these keys and all below them; of a namespace: everything, there is one tenant."""
-        doomed = set(self.held) if namespace else set(keys)
-        while more := {key for key in self.held if self.parents[key] in doomed} - doomed:
-            doomed |= more
-        for key in [key for key in self.held if key in doomed]:
-            del self.held[key]
-            self._event(key, True)
-
-    def evict_some(self) -> None:
-        for key in [key for key in self.held if self.rng.random() < 0.1]:
-            del self.held[key]
-            self._event(key, True)
-
-    def _event(self, key: bytes, removed: bool) -> None:
-        self.events.append((self.next_number, key, removed))
-        self.next_number += 1
-
-
 class ChaosWorker:
     """Applies orders, steps by `octavo.step.compose`, reports. `iterate(now_us)` is one iteration boundary."""
 
@@ -172,6 +116,7 @@ class ChaosWorker:
         self.content = [[POISON] * block_tokens for _ in range(num_blocks)]
         self.labels: dict[int, tuple[bytes, bytes]] = {}
         self.key_content: dict[bytes, list[int]] = {}
+        self.blends = Blends(self)
         self.computed_tokens = 0
         self.steps = 0
         self.max_batch = 0
@@ -248,6 +193,7 @@ class ChaosWorker:
             calibration=Calibration(2000.0, 500.0, 1000.0, 0.5),
             role=self.role,
             labels=self.pool_labels,
+            capabilities=["blending"],
         )
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -264,6 +210,7 @@ class ChaosWorker:
                 sequence = self.sequences.get(order.seq)
                 if sequence is not None:
                     self._poison(order.block_ids)
+                    self.blends.granted(order.seq, order.block_ids)
                     sequence.blocks.extend(order.block_ids)
             elif isinstance(order, Stop):
                 sequence = self.sequences.get(order.seq)
@@ -297,26 +244,18 @@ class ChaosWorker:
         assert order.slot not in self.slots, f"slot {order.slot} is taken"
         assert 0 not in order.block_ids, "the null block was allocated"
         assert len(set(order.block_ids)) == len(order.block_ids)
-        assert order.cached_len % self.block_tokens == 0
+        assert order.cached_len % self.block_tokens == 0 or order.blend_parts
         tokens = unpack_u32(order.tokens)
         assert order.cached_len < len(tokens), "nothing is left to compute"
         stop_ids = unpack_u32(order.sampling)
         loading = {b for x in self.transfers.values() if x.xfer_id == order.wait_xfer for b in x.blocks}
-        self._poison([b for b in order.block_ids[order.cached_len // self.block_tokens :] if b not in loading])
+        kept = 0 if order.blend_parts else order.cached_len // self.block_tokens
+        self._poison([b for b in order.block_ids[kept:] if b not in loading])
 
         def make(seq: int, slot: int, seed: int, blocks: list[int], computed: int) -> ChaosSequence:
             made = ChaosSequence(
-                seq,
-                slot,
-                order.rank,
-                list(tokens),
-                order.prompt_len,
-                computed,
-                list(blocks),
-                seed,
-                stop_ids,
-                order.max_len,
-            )
+                seq, slot, order.rank, list(tokens), order.prompt_len, computed, list(blocks), seed, stop_ids, order.max_len
+            )  # fmt: skip
             made.ends_at = len(tokens) + order.stop_after if order.stop_after else 0
             extend_chain(made.chain, made.tokens)
             self.sequences[seq] = self.slots[slot] = made
@@ -324,6 +263,9 @@ class ChaosWorker:
 
         leader = make(order.seq, order.slot, order.seed, order.block_ids, order.cached_len)
         leader.wait_xfer, leader.wait_base = order.wait_xfer, order.wait_base
+        alone = [chain_of(tokens[part.start : part.start + part.count]) for part in order.blend_parts]
+        if alone:
+            self.blends.begin(order, leader.chain, alone)
         full = order.prompt_len // self.block_tokens
         for item in order.siblings:
             assert item.slot not in self.slots and item.seq not in self.sequences
@@ -340,12 +282,14 @@ class ChaosWorker:
         for block in blocks:
             self.content[block] = [POISON] * self.block_tokens
             self.labels.pop(block, None)
+            self.blends.forget(block)
 
     def _label(self, order: Label) -> None:
         for block in order.block_ids[len(order.keys) :]:
             self.labels.pop(block, None)
         for block, key, parent in zip(order.block_ids, order.keys, order.parents, strict=False):
             content = self.content[block]
+            self.blends.refuse(block)
             assert POISON not in content, f"block {block} was labelled before it was computed"
             known = self.key_content.setdefault(key, list(content))
             assert known == content, f"block {block} does not hold what its key says"
@@ -353,6 +297,7 @@ class ChaosWorker:
             self.labels[block] = (key, parent)
 
     def _end(self, sequence: ChaosSequence) -> None:
+        self.blends.end(sequence.seq)
         sequence.ending = True
         sequence.release_in = 0 if self.calm else self.rng.choice((0, 0, 0, 1, 3))
 
@@ -395,6 +340,7 @@ class ChaosWorker:
             if transfer.kind == "offload":
                 content = self.content[block]
                 known = self.key_content.get(key)
+                self.blends.refuse(block)
                 assert POISON not in content and (known is None or known == content), "offloaded a block that changed"
                 store.put(key, content, transfer.parents[done])
             else:

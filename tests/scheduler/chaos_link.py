@@ -17,7 +17,8 @@ from octavo.v1 import worker_pb2 as wpb
 from octavo_scheduler import orders
 from octavo_scheduler.events import Reported
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.chaos import ChaosWorker
+from tests.scheduler.chaos_store import ChaosStore
 
 
 def sampling_bytes(order: wpb.Admit) -> bytes:

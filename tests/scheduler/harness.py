@@ -30,7 +30,8 @@ from octavo_scheduler.orders import Effects, Fact, Forget, Keep, Order
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.preloads.rule import CacheRule
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output, sampling_of, tokens_of
+from tests.scheduler.chaos import ChaosWorker, expected_output, sampling_of, tokens_of
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.invariants import check_cell
 
 TERMINAL_REASONS = ("finished", "rejected", "cancelled", "deadline", "failed", "already_exists", "not_found")

@@ -7,7 +7,8 @@ from typing import Any
 
 from octavo_scheduler.policy import Policy
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.chaos import ChaosWorker
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Client, Simulation
 
 

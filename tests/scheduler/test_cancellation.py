@@ -18,7 +18,8 @@ from octavo_scheduler.simulate.hardware import Hardware
 from octavo_scheduler.simulate.worker import SimulatedWorker
 from octavo_scheduler.simulate.workload import Row, submitted
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output
+from tests.scheduler.chaos import ChaosWorker, expected_output
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Client, Link, Simulation
 from tests.scheduler.scenes import counters, done, make, run, run_until
 

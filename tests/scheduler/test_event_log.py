@@ -15,8 +15,8 @@ from octavo_scheduler.events import ChoiceStart, Finish, Reported, StoreChanged,
 from octavo_scheduler.orders import Admit, SiblingAdmit
 from octavo_scheduler.policy import Policy
 
-from tests.scheduler.chaos import ChaosStore
 from tests.scheduler.chaos_link import LiveGateway, LiveStore, chaos
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.test_service import running_cell, running_worker
 
 

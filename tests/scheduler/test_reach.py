@@ -13,7 +13,8 @@ from octavo_scheduler.reach import Reach, note_missed
 from octavo_scheduler.tiers import STUCK_PAUSE_US, Directory
 from octavo_scheduler.wire import peer_address, write_order
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker
+from tests.scheduler.chaos import ChaosWorker
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Simulation
 from tests.scheduler.scenes import counters, done, run_until
 

@@ -23,8 +23,9 @@ from octavo_scheduler.policy import Policy
 from octavo_scheduler.service import SchedulerServicer
 from octavo_scheduler.wire import WireError, tokens_array
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, expected_output
+from tests.scheduler.chaos import ChaosWorker, expected_output
 from tests.scheduler.chaos_link import LiveGateway, LiveStore, LiveWorker, chaos
+from tests.scheduler.chaos_store import ChaosStore
 
 LOG = logging.getLogger("test")
 
@@ -184,6 +185,25 @@ async def test_a_silent_worker_is_lost(caplog: pytest.LogCaptureFixture) -> None
         await gateway.until(lambda: "a" in gateway.finished)
         assert gateway.finished["a"].outcome == "finished"
         assert "silent for 0.3 s" in caplog.text
+
+
+async def test_a_kvstore_that_says_nothing_is_gone() -> None:
+    """As one whose host lost its power: the stream stands, and nothing comes."""
+    async with running_cell(silence_s=0.2) as cell:
+        stub = pb_grpc.SchedulerServiceStub(cell.channel)  # type: ignore[no-untyped-call]
+        call = stub.AttachStore()
+        await call.write(pb.AttachStoreRequest(hello=pb.StoreHello(store_id="dark", boot_id="b")))
+        assert (await call.read()).WhichOneof("message") == "welcome"
+        for _ in range(6):
+            await call.write(pb.AttachStoreRequest(heartbeat=pb.Heartbeat()))
+            await asyncio.sleep(0.05)
+        assert [store.store_id for store in (await cell.status()).stores] == ["dark"]
+        async with asyncio.timeout(10):
+            while (await cell.status()).stores:
+                await asyncio.sleep(0.02)
+        with pytest.raises(grpc.aio.AioRpcError, match="silent for too long"):
+            while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                pass  # heartbeats; the status comes behind them
 
 
 async def test_a_broken_gateway_stream_resumes_from_what_was_emitted() -> None:

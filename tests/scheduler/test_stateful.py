@@ -18,7 +18,8 @@ from octavo_scheduler.preloads.cache_events import (
     PreloadRemoved,
 )
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos import ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Client, Simulation
 
 BLOCK_TOKENS = 2

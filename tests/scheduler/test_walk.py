@@ -25,9 +25,10 @@ from octavo_scheduler.preloads.cache_events import (
     PreloadPut,
     PreloadRemoved,
 )
-from octavo_scheduler.preloads.rule import CacheRule
+from octavo_scheduler.preloads.rule import CacheRule, PromptChunk
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos import ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Simulation
 
 WALK_EVENTS = 200_000
@@ -76,6 +77,8 @@ class Walk:
             },
             load_path=("auto", "overlap", "load")[seed // 2 % 3],
             counterfactual_share=0.1 * (seed % 2),
+            blending=seed % 4 != 3,
+            blending_share=rng.choice((0.0, 0.3)),
         )
         self.simulation = Simulation(rng, policy, delay_us=rng.choice((0, 2000, 30_000)))
         self.stores = [ChaosStore(rng)]
@@ -135,6 +138,27 @@ class Walk:
             ),
         )
         if rng.random() < 0.05:
+            simulation.cancel(client)
+
+    def submit_chunks(self) -> None:
+        """A prompt of preloads in any order: where two are there, what is behind the first is blended."""
+        rng, simulation = self.rng, self.simulation
+        book = simulation.core.cell.caching.book
+        found = [book.active[TENANT, name] for name in rng.sample(("a", "b", "a"), 3) if (TENANT, name) in book.active]
+        prompt, chunks = [], []
+        for preload in found:
+            skip = rng.choice((0, 0, 1)) if prompt else 0
+            own = list(preload.prompt)[skip:]
+            chunks.append(PromptChunk(preload.name, len(prompt), len(own), skip))
+            prompt += own
+        prompt += [rng.randrange(60) for _ in range(rng.randint(1, 6))]
+        if len(prompt) + 2 > self.longest:
+            return
+        client = simulation.submit(
+            self.gateway(), prompt, rng.choice((1, 3, min(12, self.longest - len(prompt)))), n=rng.choice((1, 1, 2)),
+            tenant=TENANT, cache=CacheRule(generation=simulation.generation, chunks=tuple(chunks)),
+        )  # fmt: skip
+        if rng.random() < 0.1:
             simulation.cancel(client)
 
     def pause(self) -> None:
@@ -252,6 +276,7 @@ class Walk:
         simulation.checked = True
         moves: list[tuple[Callable[[], None], float]] = [
             (self.submit, 5),
+            (self.submit_chunks, 1.5),
             (self.cancel, 1),
             (self.stop_choice, 1),
             (self.deliver, 10),
@@ -311,6 +336,7 @@ def test_walks_reach_every_corner() -> None:
         "worker_losses",
         "preloads_built",
         "preloads_swapped",
+        "blended_tokens",
         "thrown_out_blocks",
         "expired_blocks",
         "pinned_requests",

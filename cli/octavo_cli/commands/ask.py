@@ -32,6 +32,10 @@ Deadline = Annotated[float | None, typer.Option("--deadline-s", help="Seconds th
 SloClass = Annotated[str, typer.Option("--slo-class", help="One of scheduler.slo_classes; absent: the default.")]
 Priority = Annotated[int | None, typer.Option("--priority", help="Larger is more urgent.")]
 Preload = Annotated[str, typer.Option("--preload", help="Continue this preload; see `octavo cache ls`.")]
+Chunks = Annotated[
+    list[str] | None,
+    typer.Option("--chunk", help="Continue these preloads, in this order; may be given several times."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON, with usage and timings.")]
 System = Annotated[str, typer.Option("--system", help="System message.")]
 RETRY = RetryPolicy(max_attempts=4)
@@ -55,23 +59,11 @@ def complete(
     slo_class: SloClass = "",
     priority: Priority = None,
     preload: Preload = "",
+    chunks: Chunks = None,
     as_json: AsJson = False,
 ) -> None:
     """Complete a raw prompt; only the completion is printed."""
-    options = _options(
-        model=model,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        seed=seed,
-        stop=stop,
-        deadline_s=deadline_s,
-        slo_class=slo_class,
-        priority=priority,
-        cache={"preload": preload} if preload else None,
-    )
+    options = _options(locals())
     with Client(gateway_url(url, run_dir), api_key=api_key, retry=RETRY) as client:
         _print_stream(client.generate_stream(_read(text), **options), as_json)
 
@@ -94,23 +86,11 @@ def chat(
     slo_class: SloClass = "",
     priority: Priority = None,
     preload: Preload = "",
+    chunks: Chunks = None,
     as_json: AsJson = False,
 ) -> None:
     """Talk to the model: one answer with TEXT, a conversation without."""
-    options = _options(
-        model=model,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        seed=seed,
-        stop=stop,
-        deadline_s=deadline_s,
-        slo_class=slo_class,
-        priority=priority,
-        cache={"preload": preload} if preload else None,
-    )
+    options = _options(locals())
     address = gateway_url(url, run_dir)
     with Client(address, api_key=api_key, retry=RETRY) as client:
         if text is None:
@@ -121,9 +101,12 @@ def chat(
         _print_stream(client.chat_stream([*messages, Message("user", _read(text))], **options), as_json)
 
 
-def _options(**given: Any) -> RequestOptions:
-    """The arguments that were given."""
-    return cast(RequestOptions, {name: value for name, value in given.items() if value not in (None, "", [])})
+def _options(arguments: dict[str, Any]) -> RequestOptions:
+    """Those of a command's arguments that go with the request and were given."""
+    asked = {name: value for name, value in arguments.items() if name in RequestOptions.__annotations__}
+    if cache := _cache(arguments["preload"], arguments.get("chunks")):
+        asked["cache"] = cache
+    return cast(RequestOptions, {name: value for name, value in asked.items() if value not in (None, "", [])})
 
 
 def _read(text: str) -> str:
@@ -163,3 +146,8 @@ def register(app: typer.Typer) -> None:
     """Adds the subcommands of this module."""
     app.command()(chat)
     app.command()(complete)
+
+
+def _cache(preload: str, chunks: list[str] | None) -> dict[str, object] | None:
+    """The `cache` field of a request that continues something."""
+    return {name: value for name, value in (("preload", preload), ("chunks", chunks)) if value} or None

@@ -13,6 +13,7 @@ from octavo_cli.bench.traces import read_trace
 from octavo_cli.bench.work import check_number
 from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.cache_bench.bench import PARTS, CachePlan, check_parts, measure_cache
+from octavo_cli.cache_bench.targets import target_lines
 from octavo_cli.commands.bench import show_figures, tell
 from octavo_cli.outputs import check_output
 
@@ -44,6 +45,8 @@ def cache(
     plan = CachePlan(check_parts([name for name in parts.split(",") if name]), rounds, seed)
     figures, notes = measure_cache(plan, list(context.args), tell)
     show_figures(figures, json_path)
+    if json_path != "-":
+        typer.echo("\n".join(["", *target_lines(figures.results)]))
     for note in notes:
         tell(note)
 

@@ -45,7 +45,7 @@ def _read(path: Path) -> Figures:
 
 def trace(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Where the trace goes, in Mooncake's form.")],
-    requests: Annotated[int, typer.Option("--requests")] = 1000,
+    requests: Annotated[int, typer.Option("--requests", help="How many lines.")] = 1000,
     input_mean: Annotated[float, typer.Option("--input-mean", help="Tokens.")] = 8192.0,
     input_spread: Annotated[float, typer.Option("--input-spread", help="Deviation over mean.")] = 1.0,
     output_mean: Annotated[float, typer.Option("--output-mean", help="Tokens.")] = 256.0,
@@ -55,7 +55,7 @@ def trace(
     arrivals: Annotated[str, typer.Option("--arrivals", help="poisson, gamma or constant.")] = "poisson",
     rate: Annotated[float, typer.Option("--rate", help="Requests per second.")] = 1.0,
     burstiness: Annotated[float, typer.Option("--burstiness", help="gamma: deviation over mean.")] = 2.0,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same trace.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what the trace holds as JSON.")] = False,
 ) -> None:
     """Write a trace with given statistics of lengths, arrivals and shared prefixes, and tell what it really holds."""

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.errors import OctavoError
-from octavo.figures import Figures, write_figures
 from rich.console import Console
 
-from octavo_cli.bench.matrix import Axes, Cell, Skipped, Table, cells, named, run_cell, why_skipped
+from octavo_cli.bench.matrix import Axes
 from octavo_cli.bench.matrix_page import matrix_table, print_matrix
-from octavo_cli.bench.options import target_of
+from octavo_cli.bench.matrix_run import MatrixRun
 from octavo_cli.bench.page import page
-from octavo_cli.bench.target import Described, Target
 from octavo_cli.bench.work import BadPlan, check_number
 from octavo_cli.commands.bench import measured_cluster, own_cluster, show_figures, tell
 from octavo_cli.exits import FAILED
@@ -44,8 +39,8 @@ def matrix(
     clients: Annotated[int, typer.Option("--clients", min=1, help="At once, in each cell.")] = 4,
     each: Annotated[int, typer.Option("--each", min=1, help="Requests of each client.")] = 2,
     after_min: Annotated[float, typer.Option("--after-min", help="Measure again after so many minutes of load.")] = 0.0,
-    run_dir: Annotated[str, typer.Option("--run-dir")] = "",
-    api_key: Annotated[str, typer.Option("--api-key")] = "",
+    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: stdout.")] = "",
     html_path: Annotated[str, typer.Option("--html", help="Write one page to this file.")] = "",
 ) -> None:
@@ -54,7 +49,7 @@ def matrix(
     check_output("html", html_path)
     check_number("after-min", after_min, most=MAX_AFTER_MIN)
     axes = Axes(_sizes("prompt", prompt), _sizes("output", output), _words(reuse), _words(sampling), _words(pause))
-    work = Work(axes, clients, each, after_min, "" if json_path == "-" else json_path)
+    work = MatrixRun(axes, clients, each, after_min, "" if json_path == "-" else json_path, tell)
     for name, flags in _formats(variant or []).items():
         with own_cluster(flags) if variant else measured_cluster(url, run_dir) as address:
             asyncio.run(work.measure(address, api_key, name, fresh=bool(variant)))
@@ -71,105 +66,6 @@ def matrix(
         tell(note)
     if work.failed or any(item.name.startswith("errors/") and item.value for item in figures.results):
         raise typer.Exit(FAILED)
-
-
-@dataclass
-class Work:
-    """What is measured, and what came of it so far: saved after each cell, since a whole matrix takes an hour and more."""
-
-    axes: Axes
-    clients: int
-    each: int
-    after_min: float
-    json_path: str
-    table: Table = field(default_factory=Table)
-    served: dict[str, object] = field(default_factory=dict)
-    failed: int = 0
-    _began_s: float = 0.0
-
-    def figures(self) -> Figures:
-        """The form of everything measured so far."""
-        axes = self.axes
-        config = {
-            "axes": {"prompt": axes.prompts, "output": axes.outputs, "reuse": axes.reuses, "sampling": axes.samplings},
-            "pause": axes.pauses,
-            "clients": self.clients,
-            "each": self.each,
-            "after_min": self.after_min,
-            "served": self.served,
-            "skipped": [{"name": item.name, "why": item.why} for item in self.table.skipped],
-        }
-        return Figures("matrix", tuple(self.table.results), config)
-
-    def save(self) -> None:
-        if self.json_path:
-            write_figures(Path(self.json_path), self.figures())
-
-    async def measure(self, address: str, api_key: str, name: str, *, fresh: bool) -> None:
-        """All cells of one weight format, in every state; `fresh`: nobody has asked this cluster anything."""
-        async with target_of(address, api_key) as target:
-            described = await target.describe()
-            self.served[name] = dict(described.facts)
-            await self._first(target, described, name, fresh)
-            runnable = [cell for cell in cells(self.axes) if not self._skipped(cell, described, name)]
-            asked = 3 * len(runnable) * self.clients * self.each
-            tell(f"{name}: {len(runnable)} cells, {asked} requests, the ones that warm the cache included")
-            self._began_s = time.monotonic()
-            for done, cell in enumerate(runnable):
-                for state, word in (("empty", "empty-cache"), ("warm", "warm")):
-                    tell(
-                        f"{cell.name}, {word}, {name} ({done + 1} of {len(runnable)}{self._left(done, len(runnable))})"
-                    )
-                    await self._run(target, described, cell, state, cell.name, word, name)
-                self.save()
-            if self.after_min and runnable:
-                await self._aged(target, described, runnable[0], name)
-            else:
-                self.table.skipped.append(
-                    Skipped(f"aged/{name}", "give --after-min 30 to measure again after half an hour of load")
-                )
-
-    async def _first(self, target: Target, described: Described, name: str, fresh: bool) -> None:
-        """The first request of a fresh cluster, and the states that this server has not."""
-        skip = self.table.skipped.append
-        if fresh:
-            first = Cell(min(self.axes.prompts), min(self.axes.outputs), "none", "greedy", "none")
-            self.table.results += named(await run_cell(target, described, first, 1, 1, "empty"), "cold-weights", name)
-        else:
-            skip(Skipped(f"cold-weights/{name}", "the cluster ran before; give --format for fresh ones"))
-        for word in ("before-graphs", "after-graphs"):
-            why = "graphs are captured before ready; on a GPU give --format 'eager=--engine.cuda_graphs false'"
-            skip(Skipped(f"{word}/{name}", why))
-
-    def _skipped(self, cell: Cell, described: Described, name: str) -> bool:
-        why = why_skipped(cell, described)
-        if why:
-            self.table.skipped.append(Skipped(f"{cell.name}/{name}", why))
-        return bool(why)
-
-    async def _run(self, target: Target, described: Described, cell: Cell, state: str, *where: str) -> None:
-        """One cell into the table; one that a server does not survive is told and does not end the others."""
-        try:
-            found = await run_cell(target, described, cell, self.clients, self.each, state)
-        except OctavoError as error:
-            self.failed += 1
-            self.table.skipped.append(Skipped("/".join(where), f"failed: {error.message}"))
-            return
-        self.table.results += named(found, *where)
-
-    def _left(self, done: int, cells_in_all: int) -> str:
-        if not done:
-            return ""
-        left_s = (time.monotonic() - self._began_s) / done * (cells_in_all - done)
-        return f", about {left_s / 60:.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
-
-    async def _aged(self, target: Target, described: Described, cell: Cell, name: str) -> None:
-        """The first cell again after minutes of the same load."""
-        tell(f"{self.after_min:g} minutes of load")
-        ends_s = time.monotonic() + self.after_min * 60.0
-        while time.monotonic() < ends_s:
-            await run_cell(target, described, cell, self.clients, self.each, "empty")
-        await self._run(target, described, cell, "empty", cell.name, "aged", name)
 
 
 def _formats(variants: list[str]) -> dict[str, list[str]]:

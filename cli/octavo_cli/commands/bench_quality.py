@@ -23,6 +23,9 @@ def quality(
         ),
     ] = "",
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="Of the text; 0: all.")] = 0,
+    allow_beyond: Annotated[
+        bool, typer.Option("--allow-beyond", help="Exit with 0 also where a form is beyond its bound.")
+    ] = False,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
     """Perplexity and top-1 agreement of bf16, int8, int4 and an int8 cache with the float32 oracle. Takes settings as flags."""
@@ -33,6 +36,12 @@ def quality(
     else:
         figures, notes = measure_quality(settings, _names(forms), tokens)
     show(figures, notes, json_path)
+    beyond = [note.partition(":")[0] for note in notes if " BEYOND " in note]
+    if beyond and not allow_beyond:
+        typer.echo(
+            f"octavo: beyond its bound: {', '.join(beyond)}; do not serve with it, or say --allow-beyond", err=True
+        )
+        raise typer.Exit(1)
 
 
 def _names(listed: str) -> list[str]:

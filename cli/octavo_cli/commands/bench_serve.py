@@ -15,6 +15,7 @@ from octavo_cli.bench.serve import Measured, measure
 from octavo_cli.bench.sweep import sweep
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.bench.workloads import Shape
+from octavo_cli.commands import load_options
 from octavo_cli.commands.bench import measured_cluster, show_figures, tell
 from octavo_cli.exits import FAILED
 from octavo_cli.outputs import check_output
@@ -37,28 +38,22 @@ def serve(
     ] = "",
     rate: Annotated[float, typer.Option("--rate", help="Sessions per second of an open loop, on average.")] = 0.0,
     duration: Annotated[float, typer.Option("--duration", help="Seconds in which they arrive.")] = 0.0,
-    burstiness: Annotated[float, typer.Option("--burstiness", help="gamma: deviation over mean of the gaps.")] = 2.0,
-    speed: Annotated[float, typer.Option("--speed", help="replay: how much faster than the trace.")] = 1.0,
+    burstiness: load_options.Burstiness = 2.0,
+    speed: load_options.Speed = 1.0,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="closed: clients at once.")] = 4,
     requests: Annotated[
         int, typer.Option("--requests", min=0, help="Requests in all; 0: 32, or as many as --duration needs.")
     ] = 0,
-    workload: Annotated[
-        str, typer.Option("--workload", help="random, chat, shared-prefix, long-prompt, rag or multi-turn.")
-    ] = "random",
-    trace: Annotated[str, typer.Option("--trace", help="A trace file instead; see --trace-format.")] = "",
-    trace_format: Annotated[
-        str, typer.Option("--trace-format", help="mooncake, azure, burstgpt, sharegpt; absent: guessed.")
-    ] = "",
-    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Mean of what each request adds.")] = 128,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Mean output.")] = 64,
-    length_spread: Annotated[
-        float, typer.Option("--length-spread", help="Deviation over mean of lognormal lengths.")
-    ] = 0.0,
-    prefix_tokens: Annotated[int, typer.Option("--prefix-tokens", help="Of a shared prefix or document.")] = 512,
-    prefixes: Annotated[int, typer.Option("--prefixes", help="How many different ones.")] = 4,
-    turns: Annotated[int, typer.Option("--turns", help="Requests of a conversation or agent.")] = 4,
-    pause_s: Annotated[float, typer.Option("--pause-s", help="Mean pause between turns.")] = 1.0,
+    workload: load_options.Workload = "random",
+    trace: load_options.Trace = "",
+    trace_format: load_options.TraceFormat = "",
+    prompt_tokens: load_options.PromptTokens = 128,
+    max_tokens: load_options.MaxTokens = 64,
+    length_spread: load_options.LengthSpread = 0.0,
+    prefix_tokens: load_options.PrefixTokens = 512,
+    prefixes: load_options.Prefixes = 4,
+    turns: load_options.Turns = 4,
+    pause_s: load_options.PauseS = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Of workload, arrivals and sampling.")] = 0,
     cancel_share: Annotated[float, typer.Option("--cancel-share", help="Share whose client leaves early.")] = 0.0,
     cancel_after: Annotated[int, typer.Option("--cancel-after", help="Tokens after which it leaves.")] = 4,
@@ -69,15 +64,17 @@ def serve(
     ] = False,
     cache: Annotated[str, typer.Option("--cache", help="cold, warm, both or as-is.")] = "cold",
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Requests before, in no figure.")] = 4,
-    temperature: Annotated[float, typer.Option("--temperature")] = 0.0,
-    top_p: Annotated[float, typer.Option("--top-p")] = 1.0,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="Draw from the likeliest that hold this share, 0 to 1.")
+    ] = 1.0,
     stop_at_eos: Annotated[bool, typer.Option("--stop-at-eos", help="Answers may end before --max-tokens.")] = False,
     fit: Annotated[bool, typer.Option("--fit", help="Leave out what the context cannot hold.")] = False,
     cost_per_hour: Annotated[float, typer.Option("--cost-per-hour", help="Of the machines that serve.")] = 0.0,
     model: Annotated[str, typer.Option("--model", help="Served model id.")] = "",
     run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
-    api_key: Annotated[str, typer.Option("--api-key")] = "",
-    json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
+    api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
+    json_path: load_options.JsonPath = "",
     html_path: Annotated[str, typer.Option("--html", help="Write one page with plots to this file.")] = "",
 ) -> None:
     """Load a server: TTFT, ITL, TPOT, E2E, goodput, throughput, cost. Starts a cluster of its own when none runs."""

@@ -30,7 +30,7 @@ def check(
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="host:port, to count blocks; absent: the run folder's.")
     ] = "",
-    api_key: Annotated[str, typer.Option("--api-key")] = "",
+    api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
     other_api_key: Annotated[
         str, typer.Option("--other-api-key", help="Of another tenant, who must not find the first one's prefixes.")
     ] = "",

@@ -19,6 +19,7 @@ from octavo_cli.bench.arrivals import OpenLoop, arrival_times, check_loop
 from octavo_cli.bench.traces import read_trace
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.bench.workloads import Shape, make_workload
+from octavo_cli.commands import load_options
 from octavo_cli.commands.bench import show_figures, tell
 from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
 from octavo_cli.exits import FAILED
@@ -43,24 +44,18 @@ def simulate(
     arrivals: Annotated[
         str, typer.Option("--arrivals", help="poisson, gamma (bursts), constant, replay; absent: replay for a trace.")
     ] = "",
-    burstiness: Annotated[float, typer.Option("--burstiness", help="gamma: deviation over mean of the gaps.")] = 2.0,
-    speed: Annotated[float, typer.Option("--speed", help="replay: how much faster than the trace.")] = 1.0,
-    workload: Annotated[
-        str, typer.Option("--workload", help="random, chat, shared-prefix, long-prompt, rag or multi-turn.")
-    ] = "random",
-    trace: Annotated[str, typer.Option("--trace", help="A trace file instead; see --trace-format.")] = "",
-    trace_format: Annotated[
-        str, typer.Option("--trace-format", help="mooncake, azure, burstgpt, sharegpt; absent: guessed.")
-    ] = "",
-    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Mean of what each request adds.")] = 512,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Mean output.")] = 128,
-    length_spread: Annotated[
-        float, typer.Option("--length-spread", help="Deviation over mean of lognormal lengths.")
-    ] = 0.0,
-    prefix_tokens: Annotated[int, typer.Option("--prefix-tokens", help="Of a shared prefix or document.")] = 512,
-    prefixes: Annotated[int, typer.Option("--prefixes", help="How many different ones.")] = 4,
-    turns: Annotated[int, typer.Option("--turns", help="Requests of a conversation or agent.")] = 4,
-    pause_s: Annotated[float, typer.Option("--pause-s", help="Mean pause between turns.")] = 1.0,
+    burstiness: load_options.Burstiness = 2.0,
+    speed: load_options.Speed = 1.0,
+    workload: load_options.Workload = "random",
+    trace: load_options.Trace = "",
+    trace_format: load_options.TraceFormat = "",
+    prompt_tokens: load_options.PromptTokens = 512,
+    max_tokens: load_options.MaxTokens = 128,
+    length_spread: load_options.LengthSpread = 0.0,
+    prefix_tokens: load_options.PrefixTokens = 512,
+    prefixes: load_options.Prefixes = 4,
+    turns: load_options.Turns = 4,
+    pause_s: load_options.PauseS = 1.0,
     tenants: Annotated[int, typer.Option("--tenants", min=1, help="Sessions take turns among so many tenants.")] = 1,
     slo_classes: Annotated[
         str, typer.Option("--slo-classes", help="Sessions take turns among these of scheduler.slo_classes: a,b.")
@@ -90,7 +85,7 @@ def simulate(
         ),
     ] = "",
     manifest: ManifestFile = "",
-    json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
+    json_path: load_options.JsonPath = "",
     plot_path: Annotated[str, typer.Option("--plot", help="Write goodput and course to this .svg or .png file.")] = "",
     replay: Annotated[
         str, typer.Option("--replay", help="Feed this event log (scheduler.event_log) to a core, compare its orders.")

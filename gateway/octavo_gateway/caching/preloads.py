@@ -44,15 +44,13 @@ class Preloads:
         self._kept: OrderedDict[tuple[str, str], Preloaded] = OrderedDict()
         self._kept_tokens = 0
 
-    async def use(self, tenant: str, name: str) -> Preloaded:
+    async def use(self, tenant: str, name: str, field: str = "cache.preload") -> Preloaded:
         """The content in force at this moment. Raises UnknownPreload, Unavailable."""
         known = self._kept.get((tenant, name))
         found = await self._source.use(tenant, name, known.content if known is not None else b"")
         if found is None:
             self._forget((tenant, name))
-            raise UnknownPreload(
-                f"cache.preload: {name!r} is not known; `octavo cache ls` lists what is", field="cache.preload"
-            )
+            raise UnknownPreload(f"{field}: {name!r} is not known; `octavo cache ls` lists what is", field=field)
         if not found.token_ids and known is not None and known.content == found.content:
             self._kept.move_to_end((tenant, name))
             return known

@@ -11,6 +11,7 @@ from octavo_gateway.requests import RequestParams
 MAX_SALT_CHARS: Final = 256
 MAX_TTL_S: Final = 30 * 86_400.0
 LARGEST_PRIORITY: Final = 16
+MAX_CHUNKS: Final = 256
 TIERS: Final = ("hbm", "dram", "nvme", "remote")
 PRELOAD_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
@@ -37,8 +38,15 @@ def check_cache(params: RequestParams) -> None:
         raise check.invalid("cache.pin", "needs cache.ttl, the seconds to pin for; what stays for good is a preload")
     if params.cache_preload:
         preload_name("cache.preload", params.cache_preload)
+    params.cache_chunks = tuple(params.cache_chunks)
+    if len(params.cache_chunks) > MAX_CHUNKS:
+        raise check.invalid("cache.chunks", f"{len(params.cache_chunks)} names; send at most {MAX_CHUNKS}")
+    for name in params.cache_chunks:
+        preload_name("cache.chunks", name)
+    if params.cache_chunks and params.cache_preload:
+        raise check.invalid("cache.chunks", "stands beside cache.preload; make that the first of the chunks")
     if params.cache_off:
-        for field in ("ttl_s", "pin", "priority", "tiers", "preload"):
+        for field in ("ttl_s", "pin", "priority", "tiers", "preload", "chunks"):
             if getattr(params, f"cache_{field}"):
                 name = field.removesuffix("_s")
                 raise check.invalid(f"cache.{name}", "means nothing when cache.off is set; send one of them")

@@ -39,6 +39,7 @@ class CacheBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     off: bool | None = None
     salt: str | None = None
     preload: str | None = None
+    chunks: list[str] | None = None
 
 
 class PauseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

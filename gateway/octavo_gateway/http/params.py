@@ -127,6 +127,7 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         cache_priority=cache.priority or 0,
         cache_tiers=tuple(cache.tiers or ()),
         cache_preload=cache.preload or "",
+        cache_chunks=tuple(cache.chunks or ()),
         pause_tool=pause.tool or "",
         pause_expected_ms=pause.expected_ms or 0,
         resumes=body.resumes or "",

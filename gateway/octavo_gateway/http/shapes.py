@@ -15,6 +15,8 @@ encode = msgspec.json.Encoder().encode
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
+    blended_tokens: int | UnsetType = UNSET
+    """Reused at other positions; only where there are any."""
 
 
 class UsageBody(msgspec.Struct, frozen=True):
@@ -135,5 +137,5 @@ def usage_body(usages: list[Usage], costs: list[Cost]) -> UsageBody:
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
     cached = sum(usage.cached_tokens for usage in usages)
-    details = PromptTokensDetails(cached)
+    details = PromptTokensDetails(cached, sum(usage.blended_tokens for usage in usages) or UNSET)
     return UsageBody(prompt, completion, prompt + completion, details, sum(costs, Cost()))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.batch import StepBatch
+from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.profile import Profiler
 from octavo_gpuworker.sampled import Sampled
 
@@ -34,6 +35,9 @@ class Backend(Protocol):
 
     @property
     def pool(self) -> BlockPool: ...
+
+    @property
+    def config(self) -> ModelConfig: ...
 
     @property
     def vocab_size(self) -> int: ...
@@ -62,6 +66,10 @@ class Backend(Protocol):
 
     def logits(self, batch: StepBatch) -> NDArray[np.float32]:
         """[L, vocab] raw logits of the batch's sample_rows, after the same step; nothing is drawn. For benchmarks and tests."""
+
+    def beginning(self, layers: int, num_blocks: int) -> Backend:
+        """The model's first `layers` layers, with the same weights, over a pool of their own. Only `logits` of steps that
+        sample nothing mean anything there: they write the KV that the whole model would."""
 
     @property
     def limits(self) -> Limits:

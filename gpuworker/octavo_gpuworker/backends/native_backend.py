@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.native_pool import NativePool
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.memory import resident_bytes
+from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.native.batch import StepArrays
-from octavo_gpuworker.native.model import NativeModel, StepError
+from octavo_gpuworker.native.model import NativeModel, StepError, new_pool
 from octavo_gpuworker.orders import TokenLogprobs
 from octavo_gpuworker.sampled import Sampled
 
@@ -70,6 +71,10 @@ class NativeBackend:
         """What `_arrays` was filled for, but for tokens and lengths: most steps are the last one's decodes again."""
 
     @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    @property
     def vocab_size(self) -> int:
         return self.model.config.vocab_size
 
@@ -113,6 +118,12 @@ class NativeBackend:
         arrays.greedy(rows)
         self.model.step(arrays, tokens=len(batch.token_ids), sequences=len(batch.context_len), rows=rows)
         return arrays.out_logits[:rows].copy()
+
+    def beginning(self, layers: int, num_blocks: int) -> NativeBackend:
+        size, shape = self.pool.block_tokens, self.pool.block_shape
+        array = new_pool(replace(self.config, layers=layers), self.model.kv_dtype, num_blocks, size)
+        pool = NativePool(array, size, None if shape is None else shape._replace(layers=layers))
+        return NativeBackend(self.model.beginning(layers, array), pool, fingerprint=bytes(32), limits=self._limits)
 
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)

@@ -79,6 +79,10 @@ class TorchBackend:
         self.profiler = profiler
 
     @property
+    def config(self) -> ModelConfig:
+        return self.decoder.config
+
+    @property
     def vocab_size(self) -> int:
         return self.decoder.config.vocab_size
 
@@ -119,6 +123,12 @@ class TorchBackend:
         logits = self.decoder.forward(step_inputs(batch, self.decoder.device), self.pool)
         array: NDArray[np.float32] = logits.float().cpu().numpy()
         return array
+
+    def beginning(self, layers: int, num_blocks: int) -> TorchBackend:
+        if not isinstance(self.decoder, Decoder):
+            raise TypeError("only a Decoder can be cut short")
+        short, pool = self.decoder.beginning(layers), self.pool
+        return TorchBackend(short, KvPool(short.config, num_blocks, pool.block_tokens, pool.dtype, pool.device))
 
     @property
     def limits(self) -> Limits:

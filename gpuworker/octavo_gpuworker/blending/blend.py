@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from octavo_gpuworker.blending.dense import DenseLayers, LayerKv
-
-SELECTED_AT = 1
-"""The layer in which tokens are chosen: the first one whose KV depends on the context."""
+from octavo_gpuworker.blending.fit import SELECTED_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,15 @@ class Blender:
     ) -> Blended:
         """The chunks one behind the other, then `fresh` ids, which are always computed; logits of the last `rows` of those.
 
-        `ratio` 0: nothing of the chunks again above the first layer; 1: everything, which is an ordinary prefill.
+        `ratio` 0: nothing of the chunks again above the second layer; 1: everything behind the first chunk, which stands where
+        it stood alone, so this is an ordinary prefill.
         `rotate` False leaves keys at their old positions, to show what that costs. ValueError for a ratio out of [0, 1].
         """
         if not 0 <= ratio <= 1:
             raise ValueError(f"ratio is {ratio}; it must lie in [0, 1]")
         dense = self._dense
         reused = sum(len(chunk.ids) for chunk in chunks)
+        moved_from = len(chunks[0].ids) if chunks else 0
         ids = [token for chunk in chunks for token in chunk.ids] + list(fresh)
         positions = torch.arange(len(ids))
         hidden, at = dense.embed(torch.tensor(ids)), positions
@@ -90,10 +90,11 @@ class Blender:
             computed += len(at)
             if index >= SELECTED_AT:
                 held = self._held(chunks, index, kv, reused, rotate)
-                if index == SELECTED_AT:
-                    at = _choose(held, kv, reused, ratio, len(ids))
-                    queries, hidden, kv = queries[at], hidden[at], LayerKv(kv.keys[at], kv.values[at])
-                kv = _replaced(held, kv, at, len(ids))
+                if index == SELECTED_AT:  # this layer's own KV is there for all tokens, and exact
+                    at = _choose(held, kv, moved_from, reused, ratio, len(ids))
+                    queries, hidden = queries[at], hidden[at]
+                else:
+                    kv = _replaced(held, kv, at, len(ids))
             hidden = dense.after(index, dense.attend(queries, at, kv), hidden)
         chosen = tuple(int(position) for position in at if position < reused) if self._count > SELECTED_AT else ()
         return Blended(dense.logits(hidden[len(hidden) - rows :]), chosen, computed, self._count * len(ids))
@@ -109,11 +110,11 @@ class Blender:
         return LayerKv(torch.cat(keys), torch.cat(values))
 
 
-def _choose(held: LayerKv, fresh: LayerKv, reused: int, ratio: float, tokens: int) -> Tensor:
-    """Positions to go on with: the share of the reused ones that deviates most, and all that are new; in order."""
-    moved = (fresh.keys[:reused] - held.keys).float().square().sum((1, 2))
-    moved += (fresh.values[:reused] - held.values).float().square().sum((1, 2))
-    worst = moved.topk(math.ceil(ratio * reused)).indices
+def _choose(held: LayerKv, fresh: LayerKv, first: int, reused: int, ratio: float, tokens: int) -> Tensor:
+    """Positions to go on with: the share of the moved ones [first, reused) that deviates most, and all that are new; in order."""
+    moved = (fresh.keys[first:reused] - held.keys[first:]).float().square().sum((1, 2))
+    moved += (fresh.values[first:reused] - held.values[first:]).float().square().sum((1, 2))
+    worst = moved.topk(math.ceil(ratio * (reused - first))).indices + first
     return torch.cat((worst.sort().values, torch.arange(reused, tokens)))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from octavo_gpuworker.blending.fit import model_refusal
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.projection import project
 from octavo_gpuworker.model.rope import frequencies
@@ -27,9 +28,8 @@ class DenseLayers:
 
     def __init__(self, decoder: Decoder) -> None:
         config = decoder.config
-        odd = config.latent or config.experts or config.sliding_window or config.attention_soft_cap or config.post_norms
-        if odd:
-            raise ValueError(f"blending takes Llama-like models; {config.architecture} has layers of another kind")
+        if reason := model_refusal(config):
+            raise ValueError(reason)
         self.config = config
         self.weights = decoder.weights
         self._kernels = decoder.kernels

@@ -47,6 +47,16 @@ class Decoder:
         self._latent = None if config.latent is None else LatentAttention(config, config.latent, kernels)
         self._act_mul = kernels.silu_mul if config.activation == "silu" else kernels.gelu_mul
 
+    def beginning(self, layers: int) -> Decoder:
+        """The first `layers` layers with the same weights; what follows them sees a residual that is not the last one."""
+        return Decoder(
+            replace(self.config, layers=layers),
+            replace(self.weights, layers=self.weights.layers[:layers]),
+            self.kernels,
+            kv_dtype=self.kv_dtype,
+            fingerprint=self.fingerprint,
+        )
+
     @torch.inference_mode()
     def forward(self, inputs: StepInputs, pool: KvPool) -> Tensor:
         """Computes one step: writes the KV of all T new tokens to `pool`, returns [R, vocab] float32 logits of sample_rows.

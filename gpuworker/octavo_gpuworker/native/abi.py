@@ -92,6 +92,7 @@ def declare(library: ctypes.CDLL) -> None:
         "octavo_pack_gguf_int8": (c_int32, (c_int32, c_void_p, *(c_int64,) * 5, c_void_p)),
         "octavo_unpack": (None, (c_int32, c_void_p, c_int64, c_int64, c_void_p)),
         "octavo_stream_bytes_per_s": (c_double, (c_void_p, c_int64, c_int32, c_int32)),
+        "octavo_copy_xxh3": (None, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
         "octavo_peak_macs_per_s": (c_double, (c_int32, c_int32, c_int32)),
     }
     for name, (result, arguments) in signatures.items():

@@ -43,14 +43,16 @@ def default_cache() -> Path:
     return home / ".cache" / "octavo" / "native"
 
 
-def load_library(cache: Path | None = None, *, path: Path | None = None) -> Library:
+def load_library(cache: Path | None = None, *, path: Path | None = None, may_build: bool = True) -> Library:
     """The library at `path`, or the installed one, or one built into `cache`. NativeUnavailable: it cannot be built or run.
+
+    Not `may_build`: only one that is there already, so that nobody waits for a compiler who can do without.
 
     Loading twice is cheap: the dynamic linker keeps one copy per file.
     """
     if reason := unavailable():
         raise NativeUnavailable(reason)
-    found = path or _find_or_build(cache or default_cache())
+    found = path or _find_or_build(cache or default_cache(), may_build)
     if not is_whole(found):
         raise NativeUnavailable(
             f"{found} cannot be loaded (missing, or damaged: it differs from its checksum); delete it"
@@ -68,13 +70,15 @@ def load_library(cache: Path | None = None, *, path: Path | None = None) -> Libr
     return library
 
 
-def _find_or_build(cache: Path) -> Path:
+def _find_or_build(cache: Path, may_build: bool) -> Path:
     name = library_name()
     installed = Path(__file__).parent / name
     built = cache / name
     for found in (installed, built):
         if is_whole(found):
             return found
+    if not may_build:
+        raise NativeUnavailable(f"there is no {name}")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / "build.lock").open("a") as lock:  # two workers that start together compile once

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import weakref
 from typing import Final, Literal
 
 import numpy as np
@@ -107,6 +108,7 @@ class NativeModel:
         self.config, self.packed, self.pool, self.threads = config, packed, pool, threads
         self.kv_dtype: KvDtype = kv_dtype
         self.block_tokens = block_tokens
+        self._made_from = library, isa, deterministic
         self._library = library.handle
         self._error = ctypes.create_string_buffer(abi.ERROR_BYTES)
         self._frequencies = frequencies(config)
@@ -126,6 +128,7 @@ class NativeModel:
         ):
             raise ValueError(self._error.value.decode())
         self._handle: ctypes.c_void_p | None = made
+        self._end = weakref.finalize(self, self._library.octavo_destroy, made)
 
     @property
     def isa(self) -> str:
@@ -146,11 +149,25 @@ class NativeModel:
         if self._library.octavo_step(self._open(), batch, self._error, abi.ERROR_BYTES):
             raise StepError(self._error.value.decode())
 
+    def beginning(self, layers: int, pool: NDArray[np.uint8]) -> NativeModel:
+        """The first `layers` layers with the same weights and threads of their own, over a pool of that many layers."""
+        library, isa, deterministic = self._made_from
+        return NativeModel(
+            library,
+            dataclasses.replace(self.config, layers=layers),
+            self.packed,
+            kv_dtype=self.kv_dtype,
+            pool=pool,
+            block_tokens=self.block_tokens,
+            threads=self.threads,
+            isa=isa,
+            deterministic=deterministic,
+        )
+
     def close(self) -> None:
         """Ends the threads. May be called twice."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self._library.octavo_destroy(handle)
+        self._handle = None
+        self._end()
 
     def _open(self) -> ctypes.c_void_p:
         if self._handle is None:

@@ -6,13 +6,17 @@ nothing else. Whoever moves payloads tells the speed of its link at each choice:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from octavo_kvstore.codecs.forms import FORMS, RAW, Form, ladder
 from octavo_kvstore.codecs.shape import PayloadShape
+from octavo_kvstore.codecs.values import to_float32
 
 GAIN = 0.9
 """A form must take less than this share of raw's time: the prediction is not that exact, and a lossy block is worth less."""
@@ -29,6 +33,8 @@ class FormCost:
     """Coded bytes per raw byte."""
     encode_s: float
     decode_s: float
+    error: float = 0.0
+    """Of what comes back: root of the mean square, as a share of that of the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +64,27 @@ def predicted_s(cost: FormCost, raw_bytes: int, link_bytes_per_s: float) -> floa
 class Chooser:
     """Measures forms and chooses among those of one `cache.codec`. Thread-safe."""
 
-    def __init__(self, codec: str, clock_s: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, codec: str, clock_s: Callable[[], float] = time.perf_counter, max_error: float = float("inf")
+    ) -> None:
+        """`max_error`: a form that is measured to lose more of this deployment's blocks is not used."""
         self.codec = codec
+        self.max_error = max_error
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._costs: dict[int, FormCost] = {}
         self._figures = CodecFigures()
         self._choices = 0
         self._probes = 0
+        self._refused: dict[str, bool] = {}
 
     def figures(self) -> CodecFigures:
         """A snapshot."""
         return self._figures
+
+    def refused(self) -> list[str]:
+        """Forms of this codec that lose more than `max_error`."""
+        return sorted(name for name, refused in self._refused.items() if refused)
 
     def costs(self) -> dict[str, FormCost]:
         """A snapshot: name of the form -> what was measured of it."""
@@ -118,6 +133,8 @@ class Chooser:
         best, best_s = RAW, GAIN * raw_bytes / link_bytes_per_s
         for form in forms:
             cost = self._costs.get(form.number)
+            if cost is not None and cost.error > self.max_error:
+                continue
             if cost is not None and (form_s := predicted_s(cost, raw_bytes, link_bytes_per_s)) < best_s:
                 best, best_s = form, form_s
         return best
@@ -138,12 +155,14 @@ class Chooser:
             if coded is None:
                 return
             began_s = self._clock_s()
-            form.decode(coded, shape)
+            decoded = form.decode(coded, shape)
             spent_s = self._clock_s() - began_s
+            error = relative_error(payload, decoded, shape) if warm and form.lossy else 0.0
             with self._lock:
                 self._add(decode_s=spent_s)
                 if warm:
-                    self._learn(form, len(payload), decode_s=spent_s / len(payload))
+                    self._learn(form, len(payload), decode_s=spent_s / len(payload), error=error)
+                    self._refused[form.name] = self._costs[form.number].error > self.max_error
 
     def _timed_encode(self, form: Form, payload: bytes, shape: PayloadShape, *, learn: bool = True) -> bytes | None:
         began_s = self._clock_s()
@@ -173,6 +192,13 @@ class Chooser:
             for name, value in seen.items()
         }
         self._costs[form.number] = replace(cost, **fresh)
+
+
+def relative_error(payload: bytes, decoded: bytes, shape: PayloadShape) -> float:
+    """Root mean square of the difference over that of the values; 0 for a payload of zeros that came back so."""
+    values = to_float32(payload, shape)
+    lost = float(np.square(values - to_float32(decoded, shape)).mean())
+    return math.sqrt(lost / float(np.square(values).mean())) if lost else 0.0
 
 
 class LinkSpeed:

@@ -81,7 +81,7 @@ class TierFolder:
             if marker["clean"]:
                 return "clean"
             return "killed" if marker["boot_id"] == self._boot_id != "" else "crashed"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return "foreign"
 
     def mark(self, *, clean: bool) -> None:

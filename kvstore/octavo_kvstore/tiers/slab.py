@@ -32,13 +32,14 @@ from octavo_kvstore.tiers.slab_space import SlabSpace, Slot, reserve, slot_pages
 _ROW = struct.Struct("<IIQ")
 """Behind the header of a row: pages of the slot, its number, generation (the use number of the write)."""
 LEAST_MAP_BYTES = 256 * 2**10
+DIRECTORY_SHARE = 64
 LOCK_FILE_BYTES = 16 * 2**10
 """Room for LMDB's table of readers, which lies beside the directory."""
 
 
 def directory_bytes(capacity_bytes: int) -> int:
     """What the directory may take of the tier's capacity: a sixty-fourth, some twenty times what 368,640-byte blocks need."""
-    return max(LEAST_MAP_BYTES, capacity_bytes // 64)
+    return max(LEAST_MAP_BYTES, capacity_bytes // DIRECTORY_SHARE)
 
 
 class SlabTier(NvmeTier[Slot]):
@@ -78,7 +79,12 @@ class SlabTier(NvmeTier[Slot]):
 
     def _opened(self) -> None:
         # on a disk that others fill a commit needs no new page then: what is held stays, and freed slots are used again
-        if not reserve(self._folder.data_path, self._map_bytes - LOCK_FILE_BYTES):
+        path, volume = self._folder.data_path, os.statvfs(self._folder.path)
+        held_bytes = path.stat().st_blocks * 512
+        # of the disk no more than the directory is of the tier: a capacity that no disk here has would take all of it
+        share_bytes = (volume.f_bavail * volume.f_frsize + held_bytes) // DIRECTORY_SHARE
+        most_bytes = self._map_bytes - LOCK_FILE_BYTES
+        if not reserve(path, min(most_bytes, max(held_bytes, share_bytes, LEAST_MAP_BYTES - LOCK_FILE_BYTES))):
             log.info("nvme tier: no room can be set aside for the directory; a full disk will empty the tier")
 
     def _index_read(self) -> None:

@@ -48,7 +48,9 @@ def reserve(path: Path, length: int) -> bool:
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.ftruncate(fd, os.fstat(fd).st_size)
+        status = os.fstat(fd)
+        if status.st_blocks * 512 > length:
+            os.ftruncate(fd, status.st_size)
         return not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
     finally:
         os.close(fd)

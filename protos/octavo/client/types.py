@@ -50,6 +50,8 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    blended_tokens: int = 0
+    """Of the prompt, reused at other positions (cache.blending): the answer is then not exact."""
 
     @property
     def total_tokens(self) -> int:

@@ -60,7 +60,7 @@ _SAMPLING = (
     "logit_bias",
     "seed",
 )
-CACHE_FIELDS = ("ttl", "pin", "priority", "tiers", "off", "salt", "preload")
+CACHE_FIELDS = ("ttl", "pin", "priority", "tiers", "off", "salt", "preload", "chunks")
 _OPTIONS = (
     "max_tokens",
     "min_tokens",
@@ -156,7 +156,7 @@ def pause_of(given: Mapping[str, Any]) -> pb.ToolPause:
 
 
 def _cache(given: Mapping[str, Any]) -> pb.CacheControl:
-    """`cache={"ttl": seconds, "pin": True, "priority": 2, "tiers": ["hbm"], "off": True, "salt": "s", "preload": "name"}`."""
+    """`cache={"ttl": seconds, "pin": True, "priority": 2, "tiers": ["hbm"], "off": True, "salt": "s", "preload": "name", "chunks": ["name", "other"]}`."""
     for name in given:
         if name not in CACHE_FIELDS:
             near = difflib.get_close_matches(name, CACHE_FIELDS, n=1)
@@ -207,7 +207,7 @@ def finish_of(end: pb.ChoiceEnd) -> FinishReason:
 
 def usage_of(usage: pb.Usage) -> Usage:
     """A Usage."""
-    return Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+    return Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.blended_tokens)
 
 
 def cancellation_of(answer: pb.CancelResponse) -> Cancellation:

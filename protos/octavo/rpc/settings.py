@@ -26,6 +26,7 @@ ENV_PREFIX = "OCTAVO_"
 MANIFEST_ENV = "OCTAVO_MANIFEST"
 LARGEST = sys.float_info.max
 SHOWN_CHARS = 100
+_EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
 SECRETS = ("deployment.secret", "tenants.keys")
 """No message repeats what these hold."""
 FOREIGN_ENV = {"OTEL_EXPORTER_OTLP_ENDPOINT": "observability.otlp_endpoint"}
@@ -244,6 +245,8 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
             _convert(key, name, args[0]): _convert(key if args[1] is str else f"{key}.{name}", item, args[1])
             for name, item in value.items()
         }
+    if hint is float and isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)  # YAML 1.1 takes 1e6 for a word
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not -LARGEST <= value <= LARGEST:  # NaN neither
             raise ManifestError(f"{key}: {shown} must be a finite number", field=field)

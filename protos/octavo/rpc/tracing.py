@@ -19,7 +19,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
-    NonRecordingSpan,
     SpanContext,
     SpanKind,
     Status,
@@ -109,7 +108,7 @@ def format_traceparent(context: SpanContext) -> str:
 class OpenSpan:
     """A span under way. Its attributes are a plain dict until it ends: the SDK's own span checks and locks each of them (42 us, not 18).
 
-    Sampling honours the parent, as the SDK's would; an unsampled span costs its ids alone, and `recording` says so before anybody
+    Sampling honours the parent, and asks the sampler for a root alone; an unsampled span costs its ids alone, and `recording` says so before anybody
     builds attributes for it.
     """
 
@@ -119,12 +118,11 @@ class OpenSpan:
         self,
         tracer: trace.Tracer,
         name: str,
-        traceparent: str,
+        parent: SpanContext | None,
         start_ns: int,
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:
-        self._name, self._kind, self._start_ns = name, kind, start_ns
-        self._parent = parse_traceparent(traceparent) if traceparent else None
+        self._name, self._kind, self._start_ns, self._parent = name, kind, start_ns, parent
         self._status: Status | None = None
         self._tracer = tracer if isinstance(tracer, Tracer) else None
         self.attributes: dict[str, AttributeValue] = {}
@@ -134,11 +132,12 @@ class OpenSpan:
         parent, tracer = self._parent, self._tracer
         if tracer is None:  # a tracer of the API alone records nothing and passes its parent on
             return parent or INVALID_SPAN_CONTEXT, False
-        trace_id = parent.trace_id if parent is not None else tracer.id_generator.generate_trace_id()
-        above = trace.set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
-        sampled = (
-            tracer.sampler.should_sample(above, trace_id, self._name, self._kind).decision is Decision.RECORD_AND_SAMPLE
-        )
+        if parent is not None:
+            trace_id, sampled = parent.trace_id, parent.trace_flags.sampled
+        else:
+            trace_id = tracer.id_generator.generate_trace_id()
+            decision = tracer.sampler.should_sample(Context(), trace_id, self._name, self._kind).decision
+            sampled = decision is Decision.RECORD_AND_SAMPLE
         flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
         return SpanContext(trace_id, tracer.id_generator.generate_span_id(), False, flags), sampled
 
@@ -182,7 +181,7 @@ def record_span(
     error: str = "",
 ) -> SpanContext:
     """Records a finished span with given wall-clock nanoseconds under a remote parent; returns what others may link to."""
-    span = OpenSpan(tracer, name, traceparent, start_ns)
+    span = OpenSpan(tracer, name, parse_traceparent(traceparent) if traceparent else None, start_ns)
     if span.recording:
         span.attributes.update(attributes or {})
         if error:

@@ -110,7 +110,7 @@ class ToolPause(_message.Message):
     def __init__(self, tool: _Optional[str] = ..., expected_ms: _Optional[int] = ...) -> None: ...
 
 class CacheControl(_message.Message):
-    __slots__ = ("off", "salt", "ttl", "pin", "priority", "tiers", "preload")
+    __slots__ = ("off", "salt", "ttl", "pin", "priority", "tiers", "preload", "chunks")
     OFF_FIELD_NUMBER: _ClassVar[int]
     SALT_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class CacheControl(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     off: bool
     salt: str
     ttl: float
@@ -125,7 +126,8 @@ class CacheControl(_message.Message):
     priority: int
     tiers: _containers.RepeatedScalarFieldContainer[str]
     preload: str
-    def __init__(self, off: _Optional[bool] = ..., salt: _Optional[str] = ..., ttl: _Optional[float] = ..., pin: _Optional[bool] = ..., priority: _Optional[int] = ..., tiers: _Optional[_Iterable[str]] = ..., preload: _Optional[str] = ...) -> None: ...
+    chunks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, off: _Optional[bool] = ..., salt: _Optional[str] = ..., ttl: _Optional[float] = ..., pin: _Optional[bool] = ..., priority: _Optional[int] = ..., tiers: _Optional[_Iterable[str]] = ..., preload: _Optional[str] = ..., chunks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("context", "text", "token_ids", "sampling", "options")
@@ -312,14 +314,16 @@ class ChoiceEnd(_message.Message):
     def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., ids_blake3: _Optional[bytes] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens")
+    __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens", "blended_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLENDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
+    blended_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., blended_tokens: _Optional[int] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("t_received_unix_us", "t_tokenized_us", "t_admitted_us", "t_prefill_start_us", "t_first_token_us", "t_last_token_us", "t_complete_us", "queue_us", "kv_load_us", "prefill_us", "decode_us", "preemptions", "attempts", "ttft")

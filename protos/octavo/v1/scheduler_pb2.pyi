@@ -146,7 +146,7 @@ class Submit(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ..., pause_tool: _Optional[str] = ..., pause_expected_us: _Optional[int] = ..., resumes: _Optional[str] = ...) -> None: ...
 
 class CacheRule(_message.Message):
-    __slots__ = ("ttl_us", "pin", "priority", "tiers", "generation", "layout", "preload")
+    __slots__ = ("ttl_us", "pin", "priority", "tiers", "generation", "layout", "preload", "chunks")
     TTL_US_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +154,7 @@ class CacheRule(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     ttl_us: int
     pin: bool
     priority: int
@@ -161,7 +162,20 @@ class CacheRule(_message.Message):
     generation: int
     layout: bytes
     preload: str
-    def __init__(self, ttl_us: _Optional[int] = ..., pin: _Optional[bool] = ..., priority: _Optional[int] = ..., tiers: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., layout: _Optional[bytes] = ..., preload: _Optional[str] = ...) -> None: ...
+    chunks: _containers.RepeatedCompositeFieldContainer[PromptChunk]
+    def __init__(self, ttl_us: _Optional[int] = ..., pin: _Optional[bool] = ..., priority: _Optional[int] = ..., tiers: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., layout: _Optional[bytes] = ..., preload: _Optional[str] = ..., chunks: _Optional[_Iterable[_Union[PromptChunk, _Mapping]]] = ...) -> None: ...
+
+class PromptChunk(_message.Message):
+    __slots__ = ("name", "start", "tokens", "skip")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    start: int
+    tokens: int
+    skip: int
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[int] = ..., tokens: _Optional[int] = ..., skip: _Optional[int] = ...) -> None: ...
 
 class ChoiceState(_message.Message):
     __slots__ = ("seed", "emitted_tokens", "finished")
@@ -305,7 +319,7 @@ class ChoiceFinished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ..., tokens: _Optional[int] = ..., stop_token: _Optional[int] = ...) -> None: ...
 
 class RequestFinished(_message.Message):
-    __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times", "cost", "cached_by_tier")
+    __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times", "cost", "cached_by_tier", "blended_tokens")
     class CachedByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -321,6 +335,7 @@ class RequestFinished(_message.Message):
     TIMES_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     CACHED_BY_TIER_FIELD_NUMBER: _ClassVar[int]
+    BLENDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     reason: str
     message: str
@@ -329,7 +344,8 @@ class RequestFinished(_message.Message):
     times: RequestTimes
     cost: RequestCost
     cached_by_tier: _containers.ScalarMap[str, int]
-    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_us: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., times: _Optional[_Union[RequestTimes, _Mapping]] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., cached_by_tier: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    blended_tokens: int
+    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_us: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., times: _Optional[_Union[RequestTimes, _Mapping]] = ..., cost: _Optional[_Union[RequestCost, _Mapping]] = ..., cached_by_tier: _Optional[_Mapping[str, int]] = ..., blended_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestCost(_message.Message):
     __slots__ = ("prefill_device_us", "decode_device_us", "recompute_device_us", "kv_pool_byte_s", "kv_dram_byte_s", "kv_nvme_byte_s", "saved_prefix_tokens", "saved_tier_tokens", "saved_sibling_tokens")

@@ -142,7 +142,7 @@ class Order(_message.Message):
     def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id", "dispatch_us")
+    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id", "blend_parts", "blend_share", "dispatch_us")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,8 @@ class Admit(_message.Message):
     MAX_LEN_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BLEND_PARTS_FIELD_NUMBER: _ClassVar[int]
+    BLEND_SHARE_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
     seq: int
     slot: int
@@ -182,8 +184,22 @@ class Admit(_message.Message):
     max_len: int
     traceparent: str
     request_id: str
+    blend_parts: _containers.RepeatedCompositeFieldContainer[BlendPart]
+    blend_share: float
     dispatch_us: int
-    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ..., dispatch_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ..., blend_parts: _Optional[_Iterable[_Union[BlendPart, _Mapping]]] = ..., blend_share: _Optional[float] = ..., dispatch_us: _Optional[int] = ...) -> None: ...
+
+class BlendPart(_message.Message):
+    __slots__ = ("start", "count", "first", "block_ids")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    count: int
+    first: int
+    block_ids: bytes
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., first: _Optional[int] = ..., block_ids: _Optional[bytes] = ...) -> None: ...
 
 class Sibling(_message.Message):
     __slots__ = ("seq", "slot", "seed", "block_ids")

@@ -17,11 +17,12 @@ TECHNIQUES = (
     "join",
     "routing",
     "replication",
-    "prefetch",
     "preload",
+    "blending",
 )
 """`preemption` is by recompute, `swap` by copies; `routing` is the choice of a worker by what it has cached, `replication` a
-prefix that spreads to another worker, `join` the wait for another's prefill of the same prefix, `preload` CAG."""
+prefix that spreads to another worker, `join` the wait for another's prefill of the same prefix, `preload` CAG,
+`blending` chunks that are reused at other positions, whose answers are not exact."""
 
 MAX_ROWS = 4096
 OTHERS = "(others)"

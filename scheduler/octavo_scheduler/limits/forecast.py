@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits.rates import PoolRates, prefill_us, start_us
+from octavo_scheduler.policies.joining import beside
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.request import Forecast, Request
 
@@ -86,9 +87,9 @@ def _turn(cell: Cell, worker: Worker, ask: Ask, prefill_tokens: int) -> int:
     now_us = cell.now_us
     probe = Request("", ask.tenant, ask.prompt, [], b"", -1, 1, now_us, now_us, ask.priority, ask.slo_class)
     alone_us = worker.costs.predict_prefill_us(prefill_tokens, cell.policy.budget_alone)
-    beside = worker.of_tenant[ask.tenant]
+    others = beside(cell, worker, ask.tenant)
     return prefill_turn(
-        cell.order_of(ask.slo_class), cell.outlook, probe, alone_us, beside, now_us, cell.next_number + 1
+        cell.order_of(ask.slo_class), cell.outlook, probe, alone_us, others, now_us, cell.next_number + 1
     )
 
 

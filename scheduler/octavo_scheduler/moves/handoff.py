@@ -41,7 +41,7 @@ def begin(cell: Cell, source: Worker, target: Worker, sequence: Sequence) -> Non
     request.handoff = sequence.handoff = handoff
     _promise(cell, target, request)
     cell.counters["handoffs_started"] += 1
-    pieces.cut(cell, source, target)
+    pieces.cut(cell, source, target, sequence)
     advance(cell, source, sequence)  # what was cached there can go at once
 
 

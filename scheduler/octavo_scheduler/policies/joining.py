@@ -20,6 +20,8 @@ RESERVED_SHARE = 4
 """One slot in so many is left to other tenants; workers with fewer slots leave none."""
 ABOUT_US = 60 * SECOND_US
 """A tenant is about for so long after it last asked for something."""
+PRESSED_US = 150_000
+"""More prefill than this ahead on a worker is much."""
 MOST_OTHERS = 8
 """Of those that asked last, so many are looked at."""
 
@@ -40,6 +42,24 @@ def has_its_share(cell: Cell, request: Request) -> bool:
         return False
     workers = [worker for worker in cell.fleet.open_to(request.pool, cell.now_us) if worker.free_slots]
     return bool(workers) and not any(_has_slot(worker, request.tenant, others) for worker in workers)
+
+
+def beside(cell: Cell, worker: Worker, tenant: str) -> int:
+    """How many of its own a prefill of the tenant makes way for: all that run there, or, where the tenant is alone and little
+    waits, one at most.
+
+    Among one tenant's own it lets short ones overtake long ones. That serves more in time when much is ahead; when little
+    is, it gains milliseconds, and nobody could tell when a long one will have its first token.
+    """
+    running = worker.of_tenant[tenant]
+    if running < 2 or worker.backlog * worker.costs.prefill_token_us > PRESSED_US:
+        return running
+    for other, asked_us in reversed(cell.tenants_about.items()):
+        if cell.now_us - asked_us >= ABOUT_US:
+            break
+        if other != tenant:
+            return running
+    return 1
 
 
 def _others_about(cell: Cell, request: Request) -> list[str]:

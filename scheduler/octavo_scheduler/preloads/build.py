@@ -17,7 +17,7 @@ from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.preloads.book import Preload
 from octavo_scheduler.preloads.cache_events import CacheResult, PreloadPinned, PreloadPut, PreloadRemoved, PreloadUsed
 from octavo_scheduler.preloads.drop import drop_below
-from octavo_scheduler.preloads.quota import over_quota
+from octavo_scheduler.preloads.quota import over_quota, too_many
 from octavo_scheduler.preloads.rule import CacheRule
 from octavo_scheduler.request import Choice, Request
 
@@ -34,6 +34,8 @@ def refusal(cell: Cell, tenant: str, name: str, tokens: int) -> str:
         return "cache.prefix is off, so nothing is kept; switch it on"
     if not workers:
         return "no worker is ready; retry"
+    if why := too_many(cell, tenant, name):
+        return why
     block_tokens = workers[0].block_tokens
     if tokens < block_tokens:
         return f"texts: {tokens} tokens are less than one block of {block_tokens}; put them into the requests"

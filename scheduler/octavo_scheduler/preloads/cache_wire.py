@@ -202,7 +202,7 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         tag = namespace_tag(self._secret, request.tenant)
         result = self._fed(CacheEvicted(self._driver.clock_us(), request.tenant, key, request.name, tag))
         if request.name and not result.found:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"name: {request.name} is no preload; list them")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"name: {request.name[:128]} is no preload; list them")
         for preload in self._driver.core.cell.caching.book.of_tenant(request.tenant):
             if preload.state == "evicted":
                 await self._keep(preload, context)

@@ -67,6 +67,10 @@ def _judge(found: Explanation, request: Request, best: Other | None, block_token
     cached, shared = found.cached_tokens, found.shared_tokens
     most = (len(request.prompt) - 1) // block_tokens * block_tokens
     possible = min(shared // block_tokens * block_tokens, most)
+    if request.blended:
+        found.reason, found.left_at = "off", 0
+        found.message = f"its chunks may be blended, so it has no keys; {request.blended_tokens} tokens were taken from other contexts"
+        return
     off = not request.namespace_root and request.cache is not NO_RULE
     if off or (not request.prompt_keys and not request.namespace_root):
         found.reason, found.left_at = "off", 0

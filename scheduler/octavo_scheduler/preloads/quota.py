@@ -7,6 +7,8 @@ from octavo_scheduler.events import Submitted
 from octavo_scheduler.fleet import Worker
 
 EVERY_TENANT = "*"
+MOST_PRELOADS = 1024
+"""Of one tenant: the scheduler keeps the tokens of each in memory and in a file."""
 
 
 def largest(cell: Cell) -> Worker | None:
@@ -45,6 +47,15 @@ def over_quota(cell: Cell, tenant: str, blocks: int, besides: str = "") -> str:
             f"{room * size} bytes of cache.pin_share {cell.policy.pin_share:g}; remove a preload or raise it"
         )
     return ""
+
+
+def too_many(cell: Cell, tenant: str, name: str) -> str:
+    """Why the tenant cannot have one more preload; empty: it can, or this is one of its own. Evicted ones hold no block, and count."""
+    book = cell.caching.book
+    names = {item for item in (*book.active, *book.pending) if item[0] == tenant}
+    if (tenant, name) in names or len(names) < MOST_PRELOADS:
+        return ""
+    return f"name: {len(names)} preloads of this tenant are kept, and no more can be; remove one"
 
 
 def pin_refusal(cell: Cell, event: Submitted) -> str:

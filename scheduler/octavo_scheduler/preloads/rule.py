@@ -8,6 +8,16 @@ HBM = "hbm"
 
 
 @dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """Prompt tokens [start, start + tokens) are those of a preload from its token `skip` on."""
+
+    name: str
+    start: int
+    tokens: int
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CacheRule:
     """Checked by the gateway. `ttl_us` 0: no limit; `tiers` empty: all."""
 
@@ -21,6 +31,8 @@ class CacheRule:
     """First bytes of the root key, for explanations."""
     preload: str = ""
     """That the prompt begins with."""
+    chunks: tuple[PromptChunk, ...] = ()
+    """Preloads that the prompt consists of, in order, before text of its own."""
 
     @property
     def goes_below(self) -> bool:

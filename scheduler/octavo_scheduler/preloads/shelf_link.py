@@ -1,6 +1,6 @@
 """The shelf: preloads and namespace generations in a folder, so that a new scheduler has them again.
 
-One JSON file per preload, written beside its final name and moved there whole; readable by this user alone, since token
+One JSON file per preload, written beside its final name, on the disk before it is moved there whole; readable by this user alone, since token
 ids are text. A file that cannot be read costs that preload and a line in the log.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class Shelf:
         for path in sorted(self._folder.glob("preload-*.json")):
             try:
                 yield _kept(json.loads(path.read_bytes()))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 self._log.warning("preload file %s cannot be read and is left out: %s", path.name, error)
 
     def generations(self) -> dict[str, int]:
@@ -78,7 +79,7 @@ class Shelf:
             if content.get(GENERATIONS_FORMAT) != VERSION:
                 raise ValueError("another version")
             return {str(tenant): int(generation) for tenant, generation in content["tenants"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OctavoError(
                 f"{path}: cannot be read ({error}); restore it, or remove it and rotate every tenant that was"
             ) from error
@@ -109,6 +110,7 @@ class Shelf:
     def forget(self, tenant: str, name: str) -> None:
         """Removes it; no error when it is not there."""
         self._path(tenant, name).unlink(missing_ok=True)
+        _sync(self._folder)
 
     def keep_generations(self, generations: dict[str, int]) -> None:
         """Raises OSError."""
@@ -121,8 +123,21 @@ class Shelf:
     def _write(self, path: Path, content: dict[str, Any]) -> None:
         part = path.with_suffix(".part")
         part.touch(mode=0o600, exist_ok=True)
-        part.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(content, separators=(",", ":")))
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        _sync(self._folder)
+
+
+def _sync(folder: Path) -> None:
+    """What was renamed or removed in it outlives the machine. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _kept(content: dict[str, Any]) -> Kept:

@@ -351,7 +351,7 @@ class SimulatedWorker:
         self._steady = step
         left = min([sequence.end_len - sequence.length for sequence in sequences]) - 1
         # as long as it is the same ones that are short of room
-        left = min(left, min([room if room <= LOW_WATER else room - LOW_WATER - 1 for room in rooms]))
+        left = min(left, min([room - 1 if room <= LOW_WATER else room - LOW_WATER - 1 for room in rooms]))
         if left >= LEAST_QUIET and not any([sequence.hidden for sequence in sequences]):
             self._quiet = Quiet(sequences, left, low)
 

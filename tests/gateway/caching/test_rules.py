@@ -27,7 +27,7 @@ def over_grpc(cache: dict[str, Any], **options: Any) -> RequestParams:
     return generate_params(generate_request("x", {"cache": cache, **options}))  # type: ignore[typeddict-item]
 
 
-@pytest.mark.parametrize("cache", [EVERYTHING, {"off": True}, {"salt": "only"}, {}])
+@pytest.mark.parametrize("cache", [EVERYTHING, {"chunks": ["a", "b"]}, {"off": True}, {"salt": "only"}, {}])
 def test_both_edges_and_the_sdk_say_the_same(cache: dict[str, Any]) -> None:
     grpc, http = over_grpc(cache), over_http(cache)
     names = [name for name in RequestParams.__slots__ if name.startswith("cache_")]  # type: ignore[attr-defined]
@@ -56,6 +56,10 @@ def test_every_field_arrives() -> None:
         ({"ttl": 1e12}, "cache.ttl"),
         ({"priority": 17}, "cache.priority"),
         ({"tiers": ["tape"]}, "cache.tiers"),
+        ({"chunks": ["a", "b/c"]}, "cache.chunks"),
+        ({"chunks": ["a"] * 257}, "cache.chunks"),
+        ({"chunks": ["a"], "preload": "b"}, "cache.chunks"),
+        ({"chunks": ["a"], "off": True}, "cache.chunks"),
         ({"tiers": ["dram"]}, "cache.tiers"),
         ({"pin": True}, "cache.pin"),
         ({"preload": "a b"}, "cache.preload"),

@@ -73,7 +73,8 @@ def test_computing_everything_again_is_a_full_prefill(blender: Blender) -> None:
     blended = blender.blend([blender.chunk(part) for part in parts], fresh, 1.0, 4)
     whole = blender.full([token for part in parts for token in part] + fresh, 4)
     assert torch.allclose(blended.logits, whole, atol=1e-4)
-    assert blended.computed == blended.all and len(blended.chosen) == 60
+    # but for the first chunk, which stands where it stood alone, above the layers at which the others are chosen
+    assert blended.computed == blended.all - 2 * 20 and len(blended.chosen) == 40
 
 
 def test_a_chunk_at_the_front_is_a_prefix_and_exact_without_computing_it(blender: Blender) -> None:
@@ -86,7 +87,7 @@ def test_a_chunk_at_the_front_is_a_prefix_and_exact_without_computing_it(blender
 def test_tokens_of_the_first_chunk_never_deviate(blender: Blender) -> None:
     parts = passages()
     chosen = blender.blend([blender.chunk(part) for part in parts], [5], 0.2, 1).chosen
-    assert len(chosen) == 12 and min(chosen) >= 20
+    assert len(chosen) == 8 and min(chosen) >= 20
 
 
 def test_the_more_is_computed_the_closer_it_is(blender: Blender) -> None:

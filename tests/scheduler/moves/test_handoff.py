@@ -10,7 +10,8 @@ import pytest
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.tiers import Transfer
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, token_at
+from tests.scheduler.chaos import ChaosWorker, token_at
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Link, Simulation
 from tests.scheduler.scenes import counters, done, run, run_until
 

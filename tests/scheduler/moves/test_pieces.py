@@ -31,17 +31,20 @@ def worker(fixed_us: float = 5000.0) -> Worker:
 
 def test_a_piece_costs_as_much_in_steps_as_it_leaves_to_copy() -> None:
     source, target = worker(), worker()
-    piece = piece_tokens(source, target, 3000, 2048)
+    piece = piece_tokens(source, target, 3000, 1, 2048)
     assert piece % 16 == 0
 
     def cost_us(tokens: int) -> float:
         return 3000 / tokens * 5000.0 + tokens * 2 * 2_000_000 / 5000.0 / 16
 
     assert cost_us(piece) == pytest.approx(min(map(cost_us, range(16, 3000, 16))), rel=0.01)
+    assert piece_tokens(source, target, 3000, 4, 2048) == pytest.approx(2 * piece, abs=16), (
+        "others wait for each step too"
+    )
     source.link.bytes_per_us = target.link.bytes_per_us = 1e9
-    assert piece_tokens(source, target, 3000, 2048) == 2048, "copies that cost nothing ask for whole steps"
+    assert piece_tokens(source, target, 3000, 1, 2048) == 2048, "copies that cost nothing ask for whole steps"
     source.link.bytes_per_us = 0.001
-    assert piece_tokens(source, target, 3000, 2048) == 16 * LEAST_BLOCKS
+    assert piece_tokens(source, target, 3000, 1, 2048) == 16 * LEAST_BLOCKS
 
 
 def test_whole_steps_come_back_with_the_end_of_the_last_such_prefill() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.events import Calibration
 from octavo_scheduler.policies.pace import HEADROOM, LEAST_TOKENS, RAISE_AFTER_US, Pace, fitting_budget
@@ -83,3 +84,19 @@ def test_streams_that_come_and_go_do_not_make_the_budget_swing() -> None:
         wobble = StepCosts(Calibration(10_000.0 * draw.uniform(0.8, 1.2), 100.0, 1000.0, 0.0001))
         orders += pace.adjust(wobble, draw.choice((12, 16, 20, 24)), 0, POLICY, report * 30_000)
     assert 1 <= orders <= 3
+
+
+def test_gaps_that_miss_the_target_too_often_lower_the_headroom_and_it_comes_back() -> None:
+    pace = Pace(512)
+    pace.felt(99_000.0, 1000.0)
+    assert pace.headroom == HEADROOM, "without a target there is none to miss"
+    pace.join(10_000)
+    for number in range(20_000):  # one gap in twenty is twice as long
+        pace.felt(20_000.0 * pace.headroom if number % 20 == 0 else 10_000.0 * pace.headroom, 2000.0)
+    assert pace.headroom == pytest.approx(0.5, abs=0.02), "as low as lets nearly all of them meet it"
+    for number in range(40_000):  # one in two hundred is as rare as the target allows
+        pace.felt(20_000.0 if number % 200 == 0 else 5000.0, 2000.0)
+    assert pace.headroom == pytest.approx(HEADROOM, abs=0.02)
+    pace.headroom = 0.7
+    pace.felt(30_000.0, 9000.0)
+    assert pace.headroom == 0.7, "decodes that take that long alone say nothing of the budget"

@@ -13,7 +13,8 @@ from octavo_scheduler.preloads.book import Preload
 from octavo_scheduler.preloads.cache_events import CacheResult, PreloadPut
 from octavo_scheduler.preloads.rule import CacheRule
 
-from tests.scheduler.chaos import ChaosStore, ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos import ChaosWorker, sampling_of, tokens_of
+from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.harness import Client, Simulation
 
 BLOCK = 4

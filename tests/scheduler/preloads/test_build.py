@@ -190,6 +190,19 @@ def test_the_pin_quota_is_refused_with_both_numbers_and_a_replacement_counts_onc
     assert shop.refusal("docs", 40) == "" and "11000 bytes beside 0" in shop.refusal("docs", 44)
 
 
+def test_names_of_evicted_preloads_are_bounded_too(make_shop: Any, monkeypatch: Any) -> None:
+    from octavo_scheduler.preloads import quota
+
+    monkeypatch.setattr(quota, "MOST_PRELOADS", 2)
+    shop = make_shop()
+    for name in ("one", "two"):
+        shop.put(name, DOCS).state = "evicted"
+    assert "name: 2 preloads of this tenant are kept" in shop.refusal("three", 16)
+    assert "name:" not in shop.refusal("two", 16)
+    shop.feed(PreloadRemoved(shop.simulation.now_us, "default", "one"))
+    assert "name:" not in shop.refusal("three", 16)
+
+
 def test_the_share_of_the_pool_is_a_bound_for_all_tenants_together(make_shop: Any) -> None:
     shop = make_shop(num_blocks=41, pin_share=0.25)
     preload = shop.put("docs", DOCS)

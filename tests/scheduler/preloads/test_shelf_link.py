@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import stat
 from array import array
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_full_disk_forgets_the_name_instead_of_bringing_an_earlier_version_bac
     shelf = Shelf(tmp_path, LOG)
     shelf.keep(preload(version=3))
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", _full)
+        patch.setattr(os, "fsync", _full)
         with pytest.raises(OSError, match="No space"):
             shelf.keep(preload(version=4))
     assert list(shelf.preloads()) == [] and list(tmp_path.iterdir()) == []
@@ -89,3 +90,24 @@ def test_a_full_disk_forgets_the_name_instead_of_bringing_an_earlier_version_bac
 
 def _full(*_given: object, **_more: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_what_is_answered_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file's bytes before the rename, the folder after it: a power cut leaves the old content or the new one."""
+    shelf, done = Shelf(tmp_path, LOG), []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(fd: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+        fsync(fd)
+
+    def moved(path: Path, target: Path) -> Path:
+        done.append("moved")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", moved)
+    shelf.keep(preload())
+    assert done == ["file", "moved", "folder"]
+    shelf.forget("t", "docs")
+    assert done[3:] == ["folder"]

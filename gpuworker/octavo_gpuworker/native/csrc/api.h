@@ -105,3 +105,5 @@ OCTAVO_API void octavo_unpack(int32_t format, const uint8_t *data, int64_t colum
 // where these threads cannot be had.
 OCTAVO_API double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, int32_t threads, int32_t isa);
 OCTAVO_API double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa);
+// `count` copies of `bytes` (more than 240) each; sums[i] is the xxh3-64 of what to[i] has now.
+OCTAVO_API void octavo_copy_xxh3(uint8_t *const *to, const uint8_t *const *from, int64_t bytes, int64_t count, uint64_t *sums);

@@ -182,7 +182,7 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
         const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
         const RowParams p{temperature, batch.top_k[row], batch.top_p[row], batch.min_p[row]};
         if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0) {
-            Candidates candidates(logits, vocab, temperature, logits[token] / temperature, measure_of(isa), work + vocab + 16);
+            Candidates candidates(logits, vocab, temperature, logits[token] / temperature, isa, work + vocab + 16);
             candidates.truncate(p);
             token = draw(candidates, random);
         } else {

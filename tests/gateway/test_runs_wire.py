@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from octavo.packing import pack_u32
 from octavo.v1 import scheduler_pb2 as pb
-from octavo_gateway.runs import RunTable
+from octavo_gateway.runs_wire import RunTable
 
 
 class Heard:
