@@ -28,6 +28,8 @@ from octavo_cli.engine_bench.services import running_services
 PARTS = ("rates", "remote", "ttft", "nvme", "thrash")
 POOL_BLOCKS = 200
 """Three prefixes of 66 blocks and little more, at 16 tokens a block."""
+ONE_PREFIX_BLOCKS = 72
+"""One request and little more: eviction takes the ends of chains first, and what stayed of their beginnings would not be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ def measure_cache(plan: CachePlan, flags: list[str], tell: Callable[[str], None]
         block_bytes = block_bytes or _block_bytes([*pool, *flags])
         dram_bytes = block_bytes * PREFIX_TOKENS // 16 * 5 // 4
         with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
-            own = [*tiered, "--cache.dram_bytes", str(dram_bytes), "--cache.nvme_path", folder]
+            small = ["--engine.kv_num_blocks", str(ONE_PREFIX_BLOCKS), "--cache.load_path", "load"]
+            own = [*small, "--cache.dram_bytes", str(dram_bytes), "--cache.nvme_path", folder]
             with running_services([*own, *flags]) as services:
                 asyncio.run(measure_nvme(services, plan.rounds, plan.seed + 1, samples, Path(folder), tell))
     if "thrash" in plan.parts:
