@@ -95,7 +95,8 @@ class Core:
         cell.now_us = max(cell.now_us, event.now_us)
         cell.effects = cell.fresh_effects()
         self._handlers[type(event)](event)
-        self._fire_timers()
+        if 0 < cell.timers.next_us() <= cell.now_us:
+            self._fire_timers()
         if cell.now_us >= self._next_audit_us:
             self._audit()
         for worker in list(cell.touched):
@@ -274,7 +275,7 @@ class Core:
             for request in turn:
                 if request not in self.cell.arriving and not jam.holds(request):
                     self._admit(request, jam)
-                if jam.total:
+                if jam.total or not len(self.cell.queue):
                     return
                 if jam.holds_tenant(request):
                     turn.pass_tenant()

@@ -207,12 +207,13 @@ async def leave(staged: Staged, prompt: list[int] | str, until: str) -> str:
         request.text = prompt
     else:
         request.token_ids.ids.extend(prompt)
+    before = (await staged.cluster.status()).counters["prefill_tokens"]
     call = staged.cluster.inference(staged.channel).Generate(request, metadata=header)
     async for response in call:
         if until == "queued" or (until == "decode" and len(response.delta.token_ids)):
             break
         if until == "prefill":
-            while not (await staged.cluster.status()).requests_running:
+            while (await staged.cluster.status()).counters["prefill_tokens"] <= before:  # the first of many chunks
                 await asyncio.sleep(0.005)
             break
     call.cancel()

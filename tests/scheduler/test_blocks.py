@@ -28,6 +28,17 @@ def test_a_pool_without_a_usable_block_is_refused() -> None:
         pool(1)
 
 
+def test_what_came_back_is_taken_before_what_was_never_used() -> None:
+    blocks = pool(1000)  # more than are unwrapped at once
+    table = blocks.take(300)
+    assert table == [*range(1, 301)] and blocks.empty_blocks == 699
+    blocks.drop_all([5, 3])
+    assert blocks.take(4) == [3, 5, 301, 302]
+    blocks.retire(600)
+    assert (blocks.empty_blocks, blocks.usable_blocks, blocks.check_integrity()) == (97, 399, [])
+    assert len(set(blocks.take(97))) == 97 and blocks.empty_blocks == 0
+
+
 def test_a_block_is_free_when_its_last_holder_lets_go() -> None:
     blocks = pool()
     (block,) = blocks.take(1)

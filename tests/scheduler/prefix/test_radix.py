@@ -49,6 +49,28 @@ def test_one_run_is_one_node_and_a_branch_splits_it() -> None:
     assert index.check_integrity() == []
 
 
+def test_a_run_enters_at_once_as_it_would_block_by_block() -> None:
+    one, many = PrefixIndex(20), PrefixIndex(20)
+    keys = chain(1, 2, 3, 4, 5)
+    table = put(one, keys, 7, keep=True)
+    assert many.pool.take(5) == table
+    assert many.add_run(keys[:2], table[:2], None, 7) and many.add_run(keys[2:], table[2:], keys[1], 7)
+    assert (many.nodes, len(many), many.match(keys, 5)) == (one.nodes, len(one), table)
+    assert many.check_integrity() == one.check_integrity() == []
+
+
+def test_a_run_that_cannot_enter_whole_leaves_the_index_as_it_was() -> None:
+    index = PrefixIndex(20)
+    keys = chain(1, 2, 3, 4)
+    table = put(index, keys[:3], keep=True)
+    other = index.pool.take(3)
+    assert not index.add_run(keys[2:], other[:2], keys[1], 0)  # its first key is there already
+    assert not index.add_run(chain(1, 9, 8)[1:], other[:2], keys[0], 0)  # it would branch off within a run
+    assert not index.add_run(chain(5, 6), other[:2], chain(5)[0], 0)  # nobody has its parent
+    assert not index.add_run(chain(7, 8), [other[0], table[0]], None, 0)  # a block stands for another key
+    assert len(index) == 3 and index.match(keys, 4) == table and index.check_integrity() == []
+
+
 @pytest.mark.parametrize("limit", range(6))
 def test_a_match_is_the_longest_run_up_to_its_limit(limit: int) -> None:
     index = PrefixIndex(20)

@@ -44,6 +44,17 @@ def test_a_long_prompt_is_chunked_beside_decodes() -> None:
     assert first.itl_max_us == 10_000 + 1000 + 63 * 100
 
 
+def test_a_worker_may_still_report_who_has_ended_meanwhile() -> None:
+    """A step of seconds outlasts the deadline, and the collect after it that tells the end."""
+    late = row(0, prompt=300, output=50, name="late", deadline_us=8_000_000)
+    slow = replace(ROUND, prefill_token_us=10_000.0)
+    long = [row(100 + 10 * i, prompt=200, output=5, name=f"long{i}") for i in range(4)]
+    tallies = run([late, *long], slow).tallies
+    assert tallies[0].outcome == "deadline" and 0 < tallies[0].tokens < 50
+    assert {tally.outcome for tally in tallies[1:]} == {"finished"}
+    assert all(tally.tokens == 5 for tally in tallies[1:])
+
+
 def test_a_shared_prefix_is_computed_once() -> None:
     rows = [row(0, prompt=160, name="system"), row(500, prompt=160, name="system"), row(1000, prompt=160, name="other")]
     first, second, third = run(rows).tallies

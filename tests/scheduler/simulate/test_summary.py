@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from octavo.figures import quantile
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellResult, Sample
@@ -61,7 +63,7 @@ def test_a_cell_that_has_ended_counts_as_idle() -> None:
 def test_pooled_gaps_and_one_request_agree_with_the_plain_quantile() -> None:
     assert gap_quantile({100: 3, 500: 1}, 0.5) == 1.0 and gap_quantile({100: 3, 500: 1}, 0.99) == 5.0
     tally = Tally(0, row(0), times=[0, 1000, 3000, 7000, 8000])
-    gaps: dict[int, int] = {}
+    gaps: Counter[int] = Counter()
     tally.close(gaps, 10, 0)
     assert gaps == {100: 2, 200: 1, 400: 1} and tally.itl_max_us == 4000
     assert tally.itl_p99_us == round(quantile([1000, 2000, 4000, 1000], 0.99))
