@@ -26,9 +26,8 @@ from octavo_gpuworker.arena_link import ArenaLink
 from octavo_gpuworker.backends.blocks import BlockPool
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, TransferDone
+from octavo_gpuworker.transfer_wire import Offloaded, limit_us, offload_entries, sources_of
 
-LOAD_LIMIT_US = 1_000_000
-"""Of a Load that names no limit."""
 OFFLOAD_LIMIT_S = 2.0
 """Its blocks cannot be evicted meanwhile, so a stuck kvstore must not hold them for long."""
 UNPIN_LIMIT_S = 2.0
@@ -36,8 +35,6 @@ FIRST_TELL_S, MOST_TELL_S = 0.1, 5.0
 """Between two tries to give something back."""
 SLOTS_AT_ONCE = 64
 """Copies of a load between two looks at the clock."""
-NO_PARENT = bytes(32)
-NO_TAG = bytes(16)
 T = TypeVar("T")
 FAILURES = (grpc.aio.AioRpcError, TimeoutError, ConnectionError)
 """What a kvstore that is absent, dead or slow looks like."""
@@ -56,48 +53,6 @@ class Progress:
     lease: int = 0
     tier: str = ""
     aborted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Offloaded:
-    """One block on its way to the store; an empty parent begins a chain."""
-
-    block: int
-    key: bytes
-    parent: bytes
-    meta: pb.BlockMeta
-
-
-def offload_entries(order: OffloadOrder) -> list[Offloaded]:
-    """The blocks of an order. Raises ValueError when its lists differ in length."""
-    count = len(order.keys)
-    parents = order.parents or [NO_PARENT] * count
-    rows = zip(
-        order.blocks,
-        order.keys,
-        parents,
-        order.namespaces or [b""] * count,
-        order.ttl_us or [0] * count,
-        order.priorities or [0] * count,
-        order.recompute_us or [0] * count,
-        order.tiers or [0] * count,
-        strict=True,
-    )
-    return [
-        Offloaded(
-            block,
-            key,
-            parent if parent != NO_PARENT else b"",
-            pb.BlockMeta(
-                namespace=tag if tag != NO_TAG else b"",
-                ttl_us=ttl_us,
-                priority=priority,
-                recompute_us=recompute_us,
-                tiers=tiers,
-            ),
-        )
-        for block, key, parent, tag, ttl_us, priority, recompute_us, tiers in rows
-    ]
 
 
 async def _awaited(call: Awaitable[Any]) -> Any:
@@ -122,21 +77,6 @@ async def _pump(call: Any, arrived: asyncio.Queue[Any]) -> None:
         await arrived.put(error)
     else:
         await arrived.put(None)
-
-
-def limit_us(order: LoadOrder) -> int:
-    """How long a load may take."""
-    return order.limit_us or LOAD_LIMIT_US
-
-
-def sources_of(order: LoadOrder, done: int) -> list[pb.BlockSource]:
-    """Where other hosts may have keys[done:] of a load."""
-    found = []
-    for source in order.sources:
-        first, end = max(source.first, done), source.first + source.count
-        if end > first:
-            found.append(pb.BlockSource(store_id=source.store_id, first=first - done, count=end - first))
-    return found
 
 
 class Transfers:

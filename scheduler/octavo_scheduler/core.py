@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency
+from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency, seating
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.books import entries
@@ -308,7 +308,7 @@ class Core:
                 self._displace(request)
                 jam.pool(request)
                 break
-            residency.admit(cell, plan)
+            seating.admit(cell, plan)
         if not request.waiting_choices():
             cell.queue.remove(request)
 
@@ -335,7 +335,7 @@ class Core:
             plan = placement.best_plan(self.cell, request)
             if plan is None or not fits(plan, self.cell.policy, self.cell.history):
                 return
-            residency.admit(self.cell, plan)
+            seating.admit(self.cell, plan)
             self.cell.arriving.pop(request, None)
         self.cell.queue.remove(request)
 

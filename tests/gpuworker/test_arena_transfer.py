@@ -15,7 +15,7 @@ from octavo_gpuworker import transfer
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder
-from octavo_gpuworker.transfer import offload_entries
+from octavo_gpuworker.transfer_wire import offload_entries
 from octavo_kvstore.arena_desk import ArenaDesk
 from octavo_kvstore.arena_file import ArenaFolder
 from octavo_kvstore.pins import PinTable

@@ -15,7 +15,8 @@ from octavo.v1 import kvstore_pb2_grpc
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import LoadOrder, LoadSource, OffloadOrder, TransferDone
-from octavo_gpuworker.transfer import Transfers, sources_of
+from octavo_gpuworker.transfer import Transfers
+from octavo_gpuworker.transfer_wire import sources_of
 
 LAYOUT = b"l" * 32
 KEYS = [b"%032d" % i for i in range(6)]

@@ -1,0 +1,236 @@
+"""How choices come to run on workers: the blocks of a plan are taken, its orders given, its admission booked."""
+
+from __future__ import annotations
+
+from octavo.packing import pack_u32
+
+from octavo_scheduler.admission import Plan, max_positions
+from octavo_scheduler.batching import adjust_budget
+from octavo_scheduler.books import chunks, entries
+from octavo_scheduler.books.book import who_is
+from octavo_scheduler.books.path import NOTHING_TO_LOAD
+from octavo_scheduler.cell import Cell
+from octavo_scheduler.fleet import Worker
+from octavo_scheduler.limits import learn
+from octavo_scheduler.moves import copies, handoff, pauses
+from octavo_scheduler.orders import Admit, Load, SiblingAdmit
+from octavo_scheduler.policies.joining import beside
+from octavo_scheduler.policies.turns import prefill_turn
+from octavo_scheduler.preloads import blend, wishes
+from octavo_scheduler.request import Choice, LoadRecord, Phase, Sequence
+from octavo_scheduler.tiers import Purpose, Transfer
+
+
+def admit(cell: Cell, plan: Plan) -> None:
+    """Takes the plan's references in this event, and orders the load and the admission."""
+    worker, leader_choice = plan.worker, plan.choices[0]
+    cell.touched[worker] = None
+    request = leader_choice.request
+    if plan.matched:
+        worker.pool.share_all(plan.matched)
+        worker.index.hit(plan.matched, cell.now_us)
+        wishes.shared(cell, leader_choice, len(plan.matched), worker.block_tokens)
+    if plan.blend is not None:  # before blocks are taken, which may be cached ones
+        worker.pool.share_all(plan.blend.sources)
+    table = plan.matched + worker.take(plan.table_blocks - len(plan.matched), "admission")
+    rank = cell.number()
+    uncached = plan.uncached_tokens()
+    prefill_us = worker.costs.predict_prefill_us(uncached, cell.budget_alone)
+    cached_len = len(plan.matched) * worker.block_tokens
+    start_len = plan.blend.end if plan.blend is not None else cached_len
+    others = beside(cell, worker, request.tenant)
+    turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, others, cell.now_us, rank)
+    forecast_us = 0.0
+    if not plan.load_keys and plan.target is None:
+        forecast_us = learn.start_forecast_us(cell, worker, plan.uncached_tokens(), turn)
+    leader = _seat(cell, worker, leader_choice, table, rank, start_len)
+    if plan.blend is not None:
+        blend.admitted(cell, worker, leader_choice, plan.blend)
+        leader.sources = plan.blend.sources
+    leader.turn = turn
+    if plan.target is not None:  # the first token's KV is never written there
+        worker.ungranted -= leader.ungranted(worker.block_tokens)
+        leader.max_positions = leader.length
+        worker.ungranted += leader.ungranted(worker.block_tokens)
+    leader.forecast_start_us = forecast_us
+    if plan.target is None and not plan.load_keys:
+        chunks.begin(cell, worker, leader)
+    siblings: list[Sequence] = []
+    for choice in plan.choices[1:]:
+        fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
+        siblings.append(_seat(cell, worker, choice, fork, rank, 0))
+    if siblings:
+        group = (leader, *siblings)
+        for member in group:
+            member.group = group
+            member.walked = plan.shared_blocks  # the leader's walk indexes what they share
+            member.unpaid_blocks = plan.shared_blocks
+        leader.walked, leader.unpaid_blocks = len(plan.matched), 0
+    wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
+    # a head is computed here and now; blocks of a load are there, or missing, for everybody alike
+    _note_computing(worker, leader, len(plan.matched) + (0 if plan.head_blocks else len(plan.load_keys)))
+    number = worker.order(
+        Admit(
+            seq=leader.seq,
+            slot=leader.slot,
+            tokens=pack_u32(leader_choice.tokens()),
+            prompt_len=len(request.prompt),
+            cached_len=start_len,
+            block_ids=list(table),
+            sampling=request.sampling,
+            seed=leader_choice.seed,
+            deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
+            rank=turn,
+            max_len=request.max_len,
+            request_id=request.request_id,
+            traceparent=request.traceparent,
+            wait_xfer=wait_xfer,
+            wait_base=cached_len + plan.head_blocks * worker.block_tokens,
+            stop_after=1 if plan.target is not None else 0,
+            siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
+            blend_parts=plan.blend.parts if plan.blend is not None else [],
+            blend_share=plan.blend.share if plan.blend is not None else 0.0,
+        )
+    )
+    for sequence in (leader, *siblings):
+        sequence.order_number = number
+    _book_admission(cell, plan, leader, cached_len, uncached, prefill_us)
+    if plan.target is not None:
+        handoff.begin(cell, worker, plan.target, leader)
+    else:
+        worker.promised.pop(request, None)
+
+
+def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:
+    sequence = Sequence(
+        seq=cell.number(),
+        slot=worker.free_slots.pop(),
+        rank=rank,
+        epoch=worker.epoch,
+        choice=choice,
+        blocks=table,
+        length=choice.length,
+        computed_len=cached_len,
+        cached_len=cached_len,
+        max_positions=max_positions(choice.request),
+        admitted_us=cell.now_us,
+        accrued_us=cell.now_us,
+        walked=cached_len // worker.block_tokens,
+    )
+    if not worker.sequences:
+        worker.last_progress_us = cell.now_us  # an idle worker was not stuck
+        worker.batch_since_us, worker.batch_due_us = cell.now_us, -1
+    worker.slots[sequence.slot] = sequence
+    worker.sequences[sequence.seq] = sequence
+    sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
+    if worker.pace.join(sequence.itl_target_us):  # before its first step beside a prefill, not after
+        adjust_budget(cell, worker, len(worker.sequences), 0)
+    cell.running_priorities[choice.request.priority] += 1
+    worker.of_tenant[choice.request.tenant] += 1
+    worker.hungry[sequence] = None
+    worker.note_behind(sequence)
+    worker.ungranted += sequence.ungranted(worker.block_tokens)
+    choice.sequence = sequence
+    choice.phase = Phase.RUNNING
+    choice.residencies += 1
+    choice.request.holds += 1
+    return sequence
+
+
+def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
+    worker, base = plan.worker, len(plan.matched) + plan.head_blocks
+    blocks = leader.blocks[base : base + len(plan.load_keys)]
+    request = leader.choice.request
+    purpose: Purpose = "handoff" if request.handoff is not None else "swap" if request.swapped else "admission"
+    transfer = Transfer(
+        cell.number(), "load", blocks, plan.load_keys, cell.now_us, leader, base, plan.sources, purpose=purpose
+    )
+    cell.counters["loads_started"] += 1
+    for block in blocks:
+        worker.pool.hold_transfer(block)
+    copies.begin(worker, transfer, request)
+    leader.wait_xfer = transfer.xfer_id
+    path = plan.path or NOTHING_TO_LOAD
+    leader.load = LoadRecord(path, cell.now_us, len(blocks))
+    leader.join_base = base * worker.block_tokens if plan.head_blocks else 0
+    leader.join_tokens = len(blocks) * worker.block_tokens
+    worker.note_behind(leader)
+    load = Load(transfer.xfer_id, plan.load_keys, blocks, cell.policy.load_limit_us, plan.sources)
+    transfer.order_number = worker.order(load)
+    return transfer.xfer_id
+
+
+def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
+    """Others with the same prompt may wait for these blocks instead of computing them twice."""
+    computing, block_of = worker.computing, worker.index.block_of
+    for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
+        if key not in computing and key not in block_of:
+            computing[key] = leader
+            leader.pending_keys.append(key)
+
+
+def forget_computing(worker: Worker, sequence: Sequence) -> None:
+    """The sequence computes no prompt block any more."""
+    for key in sequence.pending_keys:
+        worker.computing.pop(key, None)
+    sequence.pending_keys = []
+
+
+def _book_admission(
+    cell: Cell, plan: Plan, leader: Sequence, cached_len: int, uncached: int, prefill_us: float
+) -> None:
+    """`uncached` tokens are to be prefilled, in `prefill_us` as predicted."""
+    request = leader.choice.request
+    first = request.admitted_us < 0
+    if request.first_token_us < 0:
+        request.seated_us = cell.now_us
+    since_us = request.submitted_us if first else request.waiting_since_us
+    if request.handoff is not None:
+        since_us = request.handoff.prefilled_us
+    cell.pool_waits_us[plan.worker.role] = cell.pool_waits_us.get(plan.worker.role, 0) + cell.now_us - since_us
+    if first:
+        if request.resumes is not None:
+            pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
+        request.admitted_us = cell.now_us
+        request.cached_tokens = min(cached_len, len(request.prompt))
+        if cached_len:
+            request.cached_by_tier["hbm"] = request.cached_tokens
+        for account in request.accounts:  # at once, so that a burst of one tenant does not count as nothing
+            account.charge(prefill_us)
+        learn.from_admission(cell, request, uncached)
+        cell.fact(
+            "queue",
+            request,
+            request.submitted_us,
+            cell.now_us,
+            outcome="admitted",
+            worker_id=plan.worker.worker_id,
+            prompt_tokens=len(request.prompt),
+            cached_tokens=cached_len,
+            load_blocks=len(plan.load_keys),
+            waiting=len(cell.queue),
+        )
+    elif request.handoff is None:
+        reason = "worker-lost" if request.losses else "preempted"
+        cell.counters["recomputed_tokens"] += uncached
+        cell.fact(
+            "preempted",
+            request,
+            request.waiting_since_us,
+            cell.now_us,
+            outcome="admitted",
+            reason=reason,
+            worker_id=plan.worker.worker_id,
+            attempt=request.attempts,
+            recomputed_tokens=uncached,
+            swapped=request.swapped,
+        )
+        cell.ledger.book("preemption", who_is(request), cost_ms=prefill_us / 1000)
+    else:
+        return  # its blocks moved for a handoff, which books them
+    cell.counters["prefix_hit_tokens"] += cached_len
+    cell.counters["prefix_spreads"] += plan.spreads
+    plan.worker.note_reuse(cached_len / plan.choices[0].length)
+    request.cost.saved_prefix_tokens += cached_len
+    request.cost.saved_sibling_tokens += (len(plan.choices) - 1) * len(request.prompt)
+    entries.admitted(cell, plan, leader, first)
