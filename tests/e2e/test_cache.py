@@ -327,11 +327,11 @@ async def held(cluster: Cluster, tenant: str, prompts: list[list[int]]) -> dict[
 async def test_a_tenant_above_its_quota_loses_its_own_blocks_in_each_tier(cluster: Cluster) -> None:
     other, prompts = ids(700, 128), [ids(701 + number, 128) for number in range(3)]
     async with (
-        AsyncClient(cluster.grpc_address, api_key="key-a") as alpha,
+        AsyncClient(cluster.grpc_address, api_key="key-b") as beta,
         AsyncClient(cluster.grpc_address, api_key="key-q") as small,
     ):
-        await ask(alpha, other)
-        await until(lambda: stored(cluster, "alpha", other, 0))
+        await ask(beta, other)
+        await until(lambda: stored(cluster, "beta", other, 0))
         for prompt in prompts:
             await ask(small, prompt)
 
@@ -342,7 +342,7 @@ async def test_a_tenant_above_its_quota_loses_its_own_blocks_in_each_tier(cluste
         await asyncio.sleep(0.5)  # what was still on its way is there, and what was too much is gone
     found = await held(cluster, "small", prompts)
     assert 0 < found["dram"] <= 4 and 9 <= found["nvme"] <= 10, "24 blocks were computed"
-    assert await held(cluster, "alpha", [other]) == {"dram": 8, "nvme": 8, "queue": 0}, "never another's"
+    assert await held(cluster, "beta", [other]) == {"dram": 8, "nvme": 8, "queue": 0}, "never another's"
 
 
 async def test_a_preload_outlives_scheduler_and_worker_and_says_where_it_came_from(cluster: Cluster) -> None:
