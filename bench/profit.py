@@ -180,9 +180,11 @@ def live(flags: Sequence[str], rounds: int = 5) -> list[Figure]:
             for length in (256, 512, 1024):
                 prefixes = [asker.prefix()[:length] for _ in range(2 * rounds)]
                 before = int(store.figures()["held_keys"])
-                for prefix in prefixes:
+                for number, prefix in enumerate(
+                    prefixes, 1
+                ):  # one by one: the next takes the blocks of a pool this small
                     await asker.ttft_ms(prefix)
-                await asyncio.to_thread(store.settle, before + len(prefixes) * (length // size))
+                    await asyncio.to_thread(store.settle, before + number * (length // size))
                 for _ in range(4):
                     await asker.ttft_ms(asker.prefix())  # takes the pool
                 found[length] = [await asker.ttft_ms(prefix) for prefix in prefixes[:rounds]]

@@ -73,6 +73,8 @@ async def _pump(call: Any, arrived: asyncio.Queue[Any]) -> None:
     try:
         async for message in call:
             await arrived.put(message)
+            for behind in message.also:
+                await arrived.put(behind)
     except FAILURES as error:
         await arrived.put(error)
     else:
@@ -265,6 +267,7 @@ class Transfers:
             arena_client=client,
             exact=self._exact,
             sources=sources_of(order, progress.ok),
+            groups=True,
         )
         call = self._stub().Get(get)
         arrived: asyncio.Queue[Any] = asyncio.Queue(SLOTS_AT_ONCE)

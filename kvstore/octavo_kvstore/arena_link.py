@@ -16,6 +16,19 @@ from octavo_kvstore.wire import get_response, ref_to
 
 READS_AHEAD = 4
 """Disk reads under way at once for one Get: a single one leaves the disk idle between blocks."""
+MOST_TOGETHER = 4
+"""Blocks that one thread reads before they are told: a message for each costs as much as reading it."""
+
+
+def grouped(responses: list[pb.GetResponse]) -> list[pb.GetResponse]:
+    """The same answers in fewer messages: behind one that names a slot, those that do too."""
+    messages: list[pb.GetResponse] = []
+    for response in responses:
+        if messages and response.HasField("slot") and messages[-1].HasField("slot"):
+            messages[-1].also.append(response)
+        else:
+            messages.append(response)
+    return messages
 
 
 class ArenaReader:
@@ -31,25 +44,39 @@ class ArenaReader:
         self._lease = lease
         self._exact = exact
 
-    async def read(self, keys: Sequence[bytes], layout: bytes, clock_s: Clock) -> AsyncIterator[pb.GetResponse]:
-        """One answer per key in order, up to the first miss."""
+    async def read(self, keys: Sequence[bytes], layout: bytes, clock_s: Clock) -> AsyncIterator[list[pb.GetResponse]]:
+        """One answer per key in order, up to the first miss; those that one thread read come together."""
         loop = asyncio.get_running_loop()
-        ahead: deque[asyncio.Future[pb.GetResponse | None]] = deque()
+        share = min(MOST_TOGETHER, -(-len(keys) // READS_AHEAD))
+        ahead: deque[asyncio.Future[list[pb.GetResponse]]] = deque()
         at = done = 0
         try:
             while done < len(keys):
                 while at < len(keys) and len(ahead) < READS_AHEAD:
-                    ahead.append(loop.run_in_executor(self._pool, self._answer, keys[at], layout, clock_s))
-                    at += 1
-                response = await ahead.popleft()
-                if response is None:
+                    ahead.append(
+                        loop.run_in_executor(self._pool, self._answers, keys[at : at + share], layout, clock_s)
+                    )
+                    at += share
+                due = min(share, len(keys) - done)
+                responses = await ahead.popleft()
+                done += len(responses)
+                if responses:
+                    yield responses
+                if len(responses) < due:
                     return
-                done += 1
-                yield response
         finally:
             # what is still being read is lent out for the lease like the rest, so its end frees it
             await asyncio.gather(*ahead, return_exceptions=True)
             self._store.touch_chain(keys[:done])
+
+    def _answers(self, keys: Sequence[bytes], layout: bytes, clock_s: Clock) -> list[pb.GetResponse]:
+        found: list[pb.GetResponse] = []
+        for key in keys:
+            response = self._answer(key, layout, clock_s)
+            if response is None:
+                break
+            found.append(response)
+        return found
 
     def _answer(self, key: bytes, layout: bytes, clock_s: Clock) -> pb.GetResponse | None:
         refs = self._desk.lend(self._client, self._lease, [key], layout, exact=self._exact)

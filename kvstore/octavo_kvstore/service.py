@@ -15,7 +15,7 @@ from octavo.v1 import kvstore_pb2 as pb
 from octavo.v1 import kvstore_pb2_grpc
 
 from octavo_kvstore.arena_desk import ArenaDesk
-from octavo_kvstore.arena_link import ArenaReader
+from octavo_kvstore.arena_link import ArenaReader, grouped
 from octavo_kvstore.block import KEY_BYTES, LAYOUT_BYTES, NAMESPACE_BYTES, Block
 from octavo_kvstore.codecs.shapes import ShapeTable
 from octavo_kvstore.index import Clock
@@ -106,10 +106,15 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServiceServicer):
         while before < at < len(keys):
             before = at
             rest = keys[at:]
-            near = reader.read(rest, request.layout, self._clock_s) if reader else self._read(rest, request)
-            async for response in near:
-                yield response
-                at += 1
+            if reader is not None:
+                async for responses in reader.read(rest, request.layout, self._clock_s):
+                    at += len(responses)
+                    for response in grouped(responses) if request.groups else responses:
+                        yield response
+            else:
+                async for response in self._read(rest, request):
+                    yield response
+                    at += 1
             if self._remote is None or not request.sources or at == len(keys):
                 return
             async for response in self._from_peers(keys[at:], at, request):

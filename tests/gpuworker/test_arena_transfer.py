@@ -18,6 +18,7 @@ from octavo_gpuworker.orders import LoadOrder, OffloadOrder
 from octavo_gpuworker.transfer_wire import offload_entries
 from octavo_kvstore.arena_desk import ArenaDesk
 from octavo_kvstore.arena_file import ArenaFolder
+from octavo_kvstore.arena_link import grouped
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.service import KvStoreServicer
 from octavo_kvstore.store import Store
@@ -217,6 +218,33 @@ async def test_get_without_a_lease_sends_payload(pool, tmp_path) -> None:
         client = bench.transfers._arena.client
         call = bench.transfers._store.Get(pb.GetRequest(keys=KEYS[0], layout=LAYOUT, arena_client=client))
         assert [len(item.payload) async for item in call] == [pool.block_bytes]
+
+
+async def test_blocks_that_one_thread_read_come_in_one_message_to_those_that_take_groups(pool, tmp_path) -> None:
+    async with hosted(pool, tmp_path) as (host, bench, _):
+        await bench.run(OffloadOrder(1, [1, 2, 3, 4, 5, 6], KEYS))
+        store, client, keys = bench.transfers._store, bench.transfers._arena.client, b"".join(KEYS)
+        for groups, sizes in ((True, [2, 2, 2]), (False, [1] * 6)):
+            lease = await store.Pin(pb.PinRequest(keys=keys, layout=LAYOUT, limit_us=1_000_000, arena_client=client))
+            request = pb.GetRequest(keys=keys, layout=LAYOUT, lease=lease.lease, arena_client=client, groups=groups)
+            messages = [message async for message in store.Get(request)]
+            assert [1 + len(message.also) for message in messages] == sizes
+            told = [item for message in messages for item in (message, *message.also)]
+            assert [item.key for item in told] == KEYS and all(item.HasField("slot") for item in told)
+            await store.Unpin(pb.UnpinRequest(lease=lease.lease))
+        await settled(host)
+
+
+def test_payload_is_never_grouped() -> None:
+    named, sent = {"slot": pb.SlotRef(slot=1)}, {"payload": b"x"}
+    messages = grouped([pb.GetResponse(**given) for given in (named, named, sent, named, sent, sent)])
+    assert [(len(message.also), bool(message.payload)) for message in messages] == [
+        (1, False),
+        (0, True),
+        (0, False),
+        (0, True),
+        (0, True),
+    ]
 
 
 def test_lists_of_different_lengths_are_refused() -> None:

@@ -43,23 +43,25 @@ class UnpinResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("keys", "layout", "lease", "exact", "sources", "arena_client")
+    __slots__ = ("keys", "layout", "lease", "exact", "sources", "arena_client", "groups")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     ARENA_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     layout: bytes
     lease: int
     exact: bool
     sources: _containers.RepeatedCompositeFieldContainer[BlockSource]
     arena_client: int
-    def __init__(self, keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., lease: _Optional[int] = ..., exact: _Optional[bool] = ..., sources: _Optional[_Iterable[_Union[BlockSource, _Mapping]]] = ..., arena_client: _Optional[int] = ...) -> None: ...
+    groups: bool
+    def __init__(self, keys: _Optional[bytes] = ..., layout: _Optional[bytes] = ..., lease: _Optional[int] = ..., exact: _Optional[bool] = ..., sources: _Optional[_Iterable[_Union[BlockSource, _Mapping]]] = ..., arena_client: _Optional[int] = ..., groups: _Optional[bool] = ...) -> None: ...
 
 class GetResponse(_message.Message):
-    __slots__ = ("key", "payload", "checksum", "tier", "slot", "parent", "meta")
+    __slots__ = ("key", "payload", "checksum", "tier", "slot", "parent", "meta", "also")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +69,7 @@ class GetResponse(_message.Message):
     SLOT_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
+    ALSO_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     payload: bytes
     checksum: int
@@ -74,7 +77,8 @@ class GetResponse(_message.Message):
     slot: SlotRef
     parent: bytes
     meta: BlockMeta
-    def __init__(self, key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[int] = ..., tier: _Optional[str] = ..., slot: _Optional[_Union[SlotRef, _Mapping]] = ..., parent: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ...) -> None: ...
+    also: _containers.RepeatedCompositeFieldContainer[GetResponse]
+    def __init__(self, key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., checksum: _Optional[int] = ..., tier: _Optional[str] = ..., slot: _Optional[_Union[SlotRef, _Mapping]] = ..., parent: _Optional[bytes] = ..., meta: _Optional[_Union[BlockMeta, _Mapping]] = ..., also: _Optional[_Iterable[_Union[GetResponse, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("key", "parent", "payload", "checksum", "layout", "shape", "exact", "meta")
