@@ -122,8 +122,8 @@ async def test_overload_sheds_and_says_when_to_come_back(door: Cluster) -> None:
     await door.settle()
     async with httpx.AsyncClient(base_url=door.http_url, timeout=60) as http:
         http.headers["Authorization"] = "Bearer key-big"
-        for _ in range(8):  # lengths and costs become known
-            assert (await http.post("/v1/completions", json=body(8))).status_code == 200
+        for _ in range(8):  # costs become known, and lengths that make the queue of `busy` a long one
+            assert (await http.post("/v1/completions", json=body(64))).status_code == 200
         streams = await busy(door)
         shed = await http.post("/v1/completions", json=body(8), headers={"X-Octavo-Slo-Class": "shed"})
         assert (shed.status_code, shed.json()["error"]["code"]) == (429, "rejected-overload")
