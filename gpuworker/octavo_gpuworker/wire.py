@@ -127,13 +127,6 @@ def _sampling(params: pb.SamplingParams) -> Sampling:
     )
 
 
-def report_to(report: Report, now_ns: int) -> pb.Report:
-    """The message of one report, written at `now_ns` (wall clock)."""
-    message = pb.Report()
-    fill_report(message, report, now_ns)
-    return message
-
-
 def fill_report(message: pb.Report, report: Report, now_ns: int) -> None:
     """Puts a report into an empty message, at `now_ns` (wall clock). A field that is set costs most of what a step's message costs: few are."""
     message.step = report.step

@@ -30,7 +30,7 @@ from octavo_gpuworker.orders import (
     TransferDone,
     UpdateOrder,
 )
-from octavo_gpuworker.wire import orders_from, report_to
+from octavo_gpuworker.wire import fill_report, orders_from
 
 K1, K2 = b"a" * 32, b"b" * 32
 
@@ -115,7 +115,8 @@ def test_report_whole() -> None:
         transfers_done=[TransferDone(5, 2, 100, 3, 4)], starved=[6], first_tokens=[FirstToken(30, 1, 2, 3, dispatch_us=40, sampled_ns=1_000_000)],
         wall_us=100, forward_us=60, sample_us=30, prefill_tokens=4, decode_seqs=2, live_seqs=[30], live_transfers=[], orders_applied=6,
     )  # fmt: skip
-    message = report_to(report, 1_500_000)
+    message = pb.Report()
+    fill_report(message, report, 1_500_000)
     assert (message.step, message.steps, message.prefill_tokens, message.decode_seqs) == (9, 2, 4, 2)
     assert unpack_u32(message.slots) == [3, 1] and unpack_u32(message.counts) == [2, 0]
     assert unpack_u32(message.tokens) == [10, 11] and unpack_u32(message.computed_len) == [7, 8]
@@ -136,5 +137,6 @@ def test_report_whole() -> None:
 
 
 def test_an_empty_report_is_a_heartbeat() -> None:
-    message = report_to(Report(step=4), 1)
+    message = pb.Report()
+    fill_report(message, Report(step=4), 1)
     assert message == pb.Report(step=4)

@@ -104,7 +104,7 @@ def chat(
 def _options(arguments: dict[str, Any]) -> RequestOptions:
     """Those of a command's arguments that go with the request and were given."""
     asked = {name: value for name, value in arguments.items() if name in RequestOptions.__annotations__}
-    if cache := _cache(arguments["preload"], arguments.get("chunks")):
+    if cache := {name: arguments[name] for name in ("preload", "chunks") if arguments[name]}:
         asked["cache"] = cache
     return cast(RequestOptions, {name: value for name, value in asked.items() if value not in (None, "", [])})
 
@@ -146,8 +146,3 @@ def register(app: typer.Typer) -> None:
     """Adds the subcommands of this module."""
     app.command()(chat)
     app.command()(complete)
-
-
-def _cache(preload: str, chunks: list[str] | None) -> dict[str, object] | None:
-    """The `cache` field of a request that continues something."""
-    return {name: value for name, value in (("preload", preload), ("chunks", chunks)) if value} or None
