@@ -136,8 +136,8 @@ def load_path(
     """How a prompt of `length` tokens (0: a token more than its keys) gets what follows the `matched` blocks.
 
     Loaded is all that the host's kvstore and its peers hold, or what it holds itself, whichever is sooner there, or
-    nothing. `forced`: what was handed over is loaded in any case, as that it pays was weighed before it was prefilled
-    elsewhere. `other_way`: a trial does what the prediction does not say.
+    nothing. `forced`: all of it goes that way, whatever is predicted; what was handed over is loaded, as that it pays was
+    weighed before it was prefilled elsewhere. `other_way`: a trial does what the prediction does not say.
     """
     near, whole = reach.run(keys, matched) if reach is not None else (0, 0)
     if not whole:
@@ -152,7 +152,7 @@ def load_path(
 
     forced = forced or (None if policy.load_path == "auto" else cast(Way, policy.load_path))
     best: Path | None = None
-    for run in dict.fromkeys((whole, near)):
+    for run in (whole,) if forced or whole == near else (whole, near):
         path = choose_path(work, length, matched, run, load_us, overlap=overlap, forced=forced)
         if best is None or path.first_token_us < best.first_token_us:
             best = path

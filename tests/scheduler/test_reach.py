@@ -155,6 +155,8 @@ def test_a_slow_network_is_not_used_where_computing_is_faster() -> None:
     worker.link.bytes_per_us = 10.0
     assert load_path(worker, keys, 0, policy, reach).run == 0
     assert load_path(worker, keys, 0, policy, None).run == 0
+    told = load_path(worker, keys, 0, Policy(load_path="load"), reach)
+    assert (told.way, told.run) == ("load", 6), "who says load gets it, however slow the network is believed to be"
 
 
 def test_a_host_that_does_not_fetch_is_given_no_sources() -> None:
