@@ -75,7 +75,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
                 raise ProtocolError(f"seq {gone.seq} released at {released.length}, reported up to {gone.length}")
             release(cell, worker, gone, report.step)
     if labels.block_ids:
-        worker.orders.append(labels)
+        # a block that a decode has filled is one of many; a prompt's are what a worker that joins again should bring back
+        worker.name(labels, soon=bool(report.prefill_tokens or report.first_tokens or report.transfers_done))
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
     _count(cell, worker, report, context_tokens, since_us)
