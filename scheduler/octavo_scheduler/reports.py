@@ -371,6 +371,8 @@ def _learn_link(worker: Worker, transfer: Transfer, done: TransferDone) -> None:
 def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, since_us: int) -> None:
     counters = cell.counters
     worker.steps = max(worker.steps, report.step)
+    if report.steps:
+        worker.stepped_us = cell.now_us
     counters["steps"] += report.steps
     counters["prefill_tokens"] += report.prefill_tokens
     counters["decode_tokens"] += report.decode_seqs * report.steps

@@ -11,7 +11,7 @@ from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.events import TransferDone
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits.rates import start_us
+from octavo_scheduler.limits.starting import start_us
 from octavo_scheduler.moves.pause_costs import scarcity
 from octavo_scheduler.request import LoadRecord, Request, Sequence, Tried
 
@@ -82,31 +82,35 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
 
 def _try(cell: Cell, plan: Plan, leader: Sequence) -> None:
     """Notes which techniques had something to give here, and whether they did."""
-    worker, request, path, ahead = plan.worker, leader.choice.request, plan.path, leader.turn - 1
+    worker, request, path = plan.worker, leader.choice.request, plan.path
     saved_us = len(plan.matched) * worker.block_tokens * worker.costs.prefill_token_us
     withheld = "prefix_cache" in request.sampled
     if withheld:
         keys = usable_keys(leader.choice, worker.block_tokens, cell.policy)
         saved_us = worker.index.match_len(keys, len(keys)) * worker.block_tokens * worker.costs.prefill_token_us
     if saved_us and not plan.load_keys:
-        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, ahead)
+        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, leader.turn, own=leader)
         leader.tried.append(Tried("prefix_cache", not withheld, without_us, saved_us))
     if path is not None and path.whole_us:
         said_us = path.recompute_us - path.first_token_us
         leader.tried.append(Tried("offload", True, path.recompute_us, max(0.0, said_us)))
     elif len(plan.keys) > len(plan.matched) and plan.keys[len(plan.matched)] in cell.withheld:
-        without_us = start_us(worker, leader.length - leader.cached_len, cell.policy, cell.now_us, ahead)
+        without_us = start_us(
+            worker, leader.length - leader.cached_len, cell.policy, cell.now_us, leader.turn, own=leader
+        )
         leader.tried.append(Tried("offload", False, without_us, 0.0))
     if path is not None and path.whole_us and (path.way == "recompute") == plan.other_way:
         said_us = path.recompute_us - path.first_token_us
         leader.tried.append(Tried("tier_load", path.way != "recompute", path.recompute_us, said_us))
     if request.join_since_us >= 0 or ("join" in request.sampled and worker.computing):
         waited_us = cell.now_us - request.join_since_us if request.join_since_us >= 0 else 0
-        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, ahead)
+        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, leader.turn, own=leader)
         leader.tried.append(Tried("join", request.join_since_us >= 0, without_us, saved_us - waited_us))
     if plan.routed_us:
         used = cell.uses("routing", request)
-        without_us = start_us(worker, leader.length - leader.cached_len, cell.policy, cell.now_us, ahead)
+        without_us = start_us(
+            worker, leader.length - leader.cached_len, cell.policy, cell.now_us, leader.turn, own=leader
+        )
         leader.tried.append(Tried("routing", used, without_us + max(0.0, plan.routed_us), plan.routed_us))
 
 
