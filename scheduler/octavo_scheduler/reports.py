@@ -291,6 +291,8 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         cell.ledger.book(technique, who, cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
         if directory is not None:
             directory.stored(transfer.keys[:ok])
+        if transfer.purpose == "write-behind":
+            entries.written_behind(cell, transfer.keys[:ok], done)
         drop.arrived(cell, transfer)
         handoff.exported(cell, transfer, ok, done.bytes)
     else:

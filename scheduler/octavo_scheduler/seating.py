@@ -151,7 +151,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     copies.begin(worker, transfer, request)
     leader.wait_xfer = transfer.xfer_id
     path = plan.path or NOTHING_TO_LOAD
-    leader.load = LoadRecord(path, cell.now_us, len(blocks))
+    leader.load = LoadRecord(path, cell.now_us, len(blocks), plan.load_keys)
     leader.join_base = base * worker.block_tokens if plan.head_blocks else 0
     leader.join_tokens = len(blocks) * worker.block_tokens
     worker.note_behind(leader)

@@ -6,6 +6,8 @@ core is measured to take per block, which no event tells.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from octavo_scheduler.admission import Plan, usable_keys
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
@@ -65,6 +67,9 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     )
     if not first:
         return
+    if (path := plan.path) is not None and path.way == "recompute" and path.whole_us:
+        best_us = min(path.whole_us, path.overlap_us or path.whole_us)
+        _came(cell, plan.keys[blocks:], (path.recompute_us - best_us) / 1000)
     if request.join_since_us >= 0:
         joined = max(0, blocks - request.join_matched) * worker.block_tokens
         saved_ms, waited_ms = joined * costs.prefill_token_us / 1000, (cell.now_us - request.join_since_us) / 1000
@@ -112,6 +117,19 @@ def _try(cell: Cell, plan: Plan, leader: Sequence) -> None:
             worker, leader.length - leader.cached_len, cell.policy, cell.now_us, leader.turn, own=leader
         )
         leader.tried.append(Tried("routing", used, without_us + max(0.0, plan.routed_us), plan.routed_us))
+
+
+def written_behind(cell: Cell, keys: list[bytes], done: TransferDone) -> None:
+    """Blocks that nobody needed at that time were copied out."""
+    for told in cell.bets.copied(keys, done.transfer_us / 1000, cell.now_us) if keys else ():
+        cell.switches.observe_class("offload", told.length, told.saved_ms, told.spent_ms)
+
+
+def _came(cell: Cell, keys: Iterable[bytes], gained_ms: float) -> None:
+    """A prompt found these in a store: what having them there was worth to it."""
+    told = cell.bets.came(keys, gained_ms)
+    if told is not None:
+        cell.switches.observe_class("offload", told.length, told.saved_ms, told.spent_ms)
 
 
 def load_ended(cell: Cell, worker: Worker, sequence: Sequence, done: TransferDone, ok: int, purpose: str) -> None:
@@ -163,6 +181,7 @@ def first_token(cell: Cell, worker: Worker, sequence: Sequence) -> None:
         asked_tokens=load.blocks * worker.block_tokens,
     )  # fmt: skip
     cell.switches.observe("tier_load", request, saved_ms, spent_ms)
+    _came(cell, load.keys[: load.ok_blocks], saved_ms - spent_ms)
     _tell(cell, request, load, suffix_us=cell.now_us - load.ended_us, took_us=took_us)
     sequence.load = None
 
