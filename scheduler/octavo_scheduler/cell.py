@@ -6,9 +6,9 @@ import heapq
 from collections import Counter, OrderedDict
 from typing import Literal
 
+from octavo_scheduler.books.bets import Bets
 from octavo_scheduler.books.ledger import Ledger
 from octavo_scheduler.books.switches import Switches
-from octavo_scheduler.books.bets import Bets
 from octavo_scheduler.books.withheld import Withheld
 from octavo_scheduler.fleet import EVICTIONS, Fleet, Worker
 from octavo_scheduler.history import OutputHistory

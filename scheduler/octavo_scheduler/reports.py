@@ -112,7 +112,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             raise ProtocolError(f"slot {slot} advanced and holds no sequence")
         covered = len(sequence.blocks) * block_tokens
         before = sequence.computed_len
-        if not before <= computed <= covered:
+        if not before <= computed <= covered or computed > sequence.length + count:
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         advanced.append(sequence)
         if sequence.calm and count == 1 and before < computed < (sequence.walked + 1) * block_tokens:

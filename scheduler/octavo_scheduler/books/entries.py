@@ -127,9 +127,7 @@ def written_behind(cell: Cell, keys: list[bytes], done: TransferDone) -> None:
 
 def _came(cell: Cell, keys: Iterable[bytes], gained_ms: float) -> None:
     """A prompt found these in a store: what having them there was worth to it."""
-    told = cell.bets.came(keys, gained_ms)
-    if told is not None:
-        cell.switches.observe_class("offload", told.length, told.saved_ms, told.spent_ms)
+    cell.bets.came(keys, gained_ms, cell.switches.classes_off("offload"))
 
 
 def load_ended(cell: Cell, worker: Worker, sequence: Sequence, done: TransferDone, ok: int, purpose: str) -> None:

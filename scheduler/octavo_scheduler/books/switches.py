@@ -1,7 +1,7 @@
 """Whether a technique is used for a class of requests: off while it loses, on again when its trials win.
 
 The latest entries decide, each by the share of what was at stake that it won or lost: one long stall must not outweigh
-a hundred gains. Only write-behind is judged by its sum (POOLED): most blocks that go out never come back, and few that do pay for all. A trial's entry weighs more while the technique is off, since only one request of a hundred tells of it.
+a hundred gains. Only write-behind is judged by its sum (POOLED): its entries are expectations (bets.py), and copies of any size. A trial's entry weighs more while the technique is off, since only one request of a hundred tells of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SWITCHED = ("tier_load", "swap", "join", "handoff", "pause", "chunking", "routin
 POOLED = ("offload",)
 """Of these the sum of what the latest entries won and lost decides, not each one's share."""
 _MEMORY = 0.15
-_MEMORY_POOLED = 0.05
+_MEMORY_POOLED = 0.1
 _MEMORY_OFF = 0.35
 ENOUGH = 6
 """Entries before the first decision."""
@@ -93,6 +93,12 @@ class Switches:
         switch = self.of(technique, length)
         if switch.observe(saved_ms, spent_ms):
             self._off += 1 if switch.off else -1
+
+    def classes_off(self, technique: str) -> frozenset[int]:
+        """The length classes for which it is switched off."""
+        if not self._off:
+            return frozenset()
+        return frozenset(length for (name, length), switch in self.by_class.items() if name == technique and switch.off)
 
     @property
     def any_off(self) -> bool:
