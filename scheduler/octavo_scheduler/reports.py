@@ -14,6 +14,7 @@ from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.moves import copies, handoff
 from octavo_scheduler.orders import Label
+from octavo_scheduler.policies import guard
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.reach import note_missed
 from octavo_scheduler.request import NO_PARENT, Delivery, Phase, Request, Sequence
@@ -169,6 +170,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
         chunks.first_token(cell, worker, sequence)
+    if fresh:
+        guard.look(cell, worker)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)

@@ -14,6 +14,7 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits import learn
 from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit
+from octavo_scheduler.policies import guard
 from octavo_scheduler.policies.joining import beside
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preloads import blend, wishes
@@ -55,6 +56,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     leader.forecast_start_us = forecast_us
     if plan.target is None and not plan.load_keys:
         chunks.begin(cell, worker, leader)
+    guard.look(cell, worker)
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")

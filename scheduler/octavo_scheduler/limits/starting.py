@@ -57,7 +57,7 @@ def start_us(
     """
     costs, pace, alone = worker.costs, worker.pace, most or worker.pace.alone or policy.budget_alone
     ahead = _read(worker, own)
-    left_us = _finish_step(worker, ahead, pace.budget, pace.alone or policy.budget_alone, now_us)
+    left_us = _finish_step(worker, ahead, *pace.ordered(policy.budget_alone), now_us)
     mine = prefill_tokens + sum(item.tokens for item in ahead.prefills if item.turn <= turn)
     behind = sum(item.tokens for item in ahead.prefills if item.turn > turn)
     if not ahead.decoding and mine > alone:  # whoever is done with in that step decodes in the next
