@@ -143,7 +143,7 @@ async def test_a_volume_smaller_than_the_tier_is_served_by_messages(tmp_path: Pa
         assert await stub.AttachArena(pb.AttachArenaRequest(block_bytes=BLOCK_BYTES)) == pb.AttachArenaResponse()
     assert await right_ones(process, range(4)) == 4
     assert await process.end(signal.SIGTERM) == 0
-    said = [line for line in process.log.read_text().splitlines() if "kvstore.arena_path" in line]
+    said = [line for line in process.log.read_text().splitlines() if "are free" in line]
     assert len(said) == 1 and "lower cache.dram_bytes" in said[0] and "blocks travel in messages" in said[0]
     assert not list(tmp_path.glob("octavo-arena-*"))
 
