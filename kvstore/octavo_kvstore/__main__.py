@@ -108,6 +108,8 @@ async def setup(host: Host) -> None:
     coding = Coding(host.manifest.cache, host.manifest.deployment.secret.encode())
     store = await asyncio.to_thread(open_store, host.manifest, host.run_dir, folder, coding)
     desk = ArenaDesk(store, store.arena, folder) if store.arena is not None and folder is not None else None
+    if desk is not None:
+        store.more_counters.append(desk.ways.figures)
     identity = Identity(settings.store_id or socket.gethostname(), uuid.uuid4().hex, "")
     channels = PeerChannels(open_channel)
     book = PeerBook(identity.store_id, settings.peers)
