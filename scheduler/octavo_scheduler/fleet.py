@@ -91,6 +91,7 @@ class Worker:
         "slots",
         "stalled_us",
         "starved",
+        "stepped_us",
         "steps",
         "store_id",
         "tier_links",
@@ -155,6 +156,7 @@ class Worker:
         self.orders_wait = True  # names do
         self.ordered = 0  # orders that were told
         self.steps = 0
+        self.stepped_us = hello.now_us  # when a step was last reported
         self.busy_share = 0.0  # of the last seconds, in which it stepped
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 
