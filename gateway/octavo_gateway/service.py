@@ -120,6 +120,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 with guard:
                     await context.write(message)
         except TimeoutError:
+            reading.cancel()  # no call begins any more
             session.leave_all("slow_client")
             await abort(context, too_slow(guard.limit_s))
         except OctavoError as error:

@@ -250,10 +250,9 @@ class Session:
             generation = call.generation
             if generation is None:
                 continue
-            if call.number not in message.told and not generation.give(call.number, columns):
-                continue
             try:
-                if self._pull(message, call, generation):
+                plain = call.number not in message.told and not generation.give(call.number, columns)
+                if not plain and self._pull(message, call, generation):
                     call.set()
             except OctavoError as error:
                 self._fail(call, error)
