@@ -48,7 +48,7 @@ class GenerationView:
         self._clock = clock
         self._log = log
         self._tokenized_s = tokenized_s
-        self._readers = [ChoiceReader(choice, tokenizer, from_byte) for choice in live.choices]
+        self._readers = [ChoiceReader(choice, tokenizer, from_byte, self.request_id) for choice in live.choices]
         self._next = 0
         self._iterating = asyncio.Event()
         self._wakeup: Wakeup = self._iterating
