@@ -116,6 +116,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._sessions.add(session)
         reason = "client_disconnect"
         try:
+            await context.send_initial_metadata(((SESSION_MARK, "1"),))
             while (message := await session.next_message()) is not None:
                 with guard:
                     await context.write(message)
@@ -250,6 +251,8 @@ def register(servicer: InferenceServicer, server: grpc.aio.Server, max_body_byte
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, tolerant)  # type: ignore[no-untyped-call]
 
 
+SESSION_MARK: Final = "octavo-session"
+"""Initial metadata of a session: a client that sees it knows that its calls are read."""
 COST_TRAILER: Final = "octavo-cost-bin"
 """A serialized octavo.v1.Cost, at every end of a stream whose request was taken."""
 

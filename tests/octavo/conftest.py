@@ -53,6 +53,8 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
     remaining_s: list[float] = field(default_factory=list)
     knows_sessions: bool = True
     sessions: int = 0
+    plays: Callable[[Any, Any], Any] | None = None
+    """Plays a whole session instead of the scripts."""
 
     async def _play(self, name: str, request: Any, context: Any, kind: Any) -> AsyncIterator[Any]:
         self._note(name, request, context)
@@ -91,6 +93,10 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
         self.sessions += 1
         if not self.knows_sessions:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        await context.send_initial_metadata((("octavo-session", "1"),))
+        if self.plays is not None:
+            await self.plays(frames, context)
+            return
         playing: dict[int, asyncio.Task[None]] = {}
         turn = asyncio.Lock()
 

@@ -14,13 +14,16 @@ from typing import Literal, Self
 import grpc
 import grpc.aio
 
+from octavo.client.faults import DETAILS_KEY
 from octavo.client.targets import Target
 from octavo.client.types import Chunk
 from octavo.packing import unpack_u32
 from octavo.v1 import inference_pb2 as pb
 
-STATUS_TRAILER = "grpc-status-details-bin"
 COST_TRAILER = "octavo-cost-bin"
+SESSION_MARK = "octavo-session"
+"""In the initial metadata of a gateway that took the stream. Nothing is written before it: a write that meets the end of a stream
+hides what ended it."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a closing client waits for the gateway to have read everything."""
 _CODES: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
@@ -127,7 +130,7 @@ class Session:
         self._number = 0
         self._outbox: deque[pb.SessionRequest] = deque()
         self._to_write = asyncio.Event()
-        self._closing = False
+        self._closing = self._writing = False
         self.state: Literal["open", "over", "unknown to the gateway"] = "open"
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
 
@@ -175,15 +178,19 @@ class Session:
 
     async def _write(self) -> None:
         try:
+            if SESSION_MARK not in (await self._stream.initial_metadata() or ()):
+                return  # refused, or the gateway knows no Session: the reader gets the status
             while True:
                 while self._outbox:
+                    self._writing = True
                     await self._stream.write(self._outbox.popleft())
+                    self._writing = False
                 if self._closing:
                     await self._stream.done_writing()
                     return
                 self._to_write.clear()
                 await self._to_write.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream is over, and the reader knows why
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream is over, and the reader says so
             return
 
     async def _read(self) -> None:
@@ -193,7 +200,10 @@ class Session:
                 self._take(message)
         except grpc.aio.AioRpcError as broken:
             error = broken
-            if broken.code() is grpc.StatusCode.UNIMPLEMENTED:
+            if broken.code() is grpc.StatusCode.INTERNAL and self._writing:
+                # grpc.aio puts this in the place of the stream's own status when the stream ended below a write
+                error = _error(grpc.StatusCode.UNAVAILABLE, "the session broke while a request was written")
+            elif broken.code() is grpc.StatusCode.UNIMPLEMENTED:
                 self.state, error = "unknown to the gateway", NoSessions()
         except asyncio.CancelledError:  # of the stream, by a channel that closes, or of this task
             error = asyncio.CancelledError()
@@ -243,7 +253,7 @@ def _error(code: grpc.StatusCode, text: str, trailers: tuple[tuple[str, bytes], 
 
 def _failure(failed: pb.CallFailed) -> grpc.aio.AioRpcError:
     """As the plain call would have raised it."""
-    trailers: list[tuple[str, bytes]] = [(STATUS_TRAILER, failed.status)] if failed.status else []
+    trailers: list[tuple[str, bytes]] = [(DETAILS_KEY, failed.status)] if failed.status else []
     if failed.HasField("cost"):
         trailers.append((COST_TRAILER, failed.cost.SerializeToString()))
     return _error(_CODES.get(failed.code, grpc.StatusCode.UNKNOWN), failed.message, tuple(trailers))

@@ -117,6 +117,7 @@ class InferenceServiceServicer:
 
     def Session(self, request_iterator, context):
         """Any number of calls on one stream. The client numbers them; what they all have to tell when a message can be written is in it.
+        Initial metadata `octavo-session` comes at once: a client that waits for it learns of a refusal before it has written anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
