@@ -244,7 +244,11 @@ class Worker:
 
     def pending_release(self) -> int:
         """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
-        released = sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        released = sum(
+            sum(map(self.pool.is_held_once, sequence.blocks)) if sequence.swap else self.exclusive_blocks(sequence)
+            for sequence in self.sequences.values()
+            if sequence.stopping
+        )
         leaving = {
             block
             for transfer in self.transfers.values()
