@@ -12,6 +12,7 @@ from pathlib import Path
 
 from octavo_kvstore.arena_file import ArenaFile, ArenaFolder, is_dead
 from octavo_kvstore.block import Block
+from octavo_kvstore.read_ways import ReadWays
 from octavo_kvstore.store import Store
 from octavo_kvstore.tier import Put
 from octavo_kvstore.tiers.arena import ArenaTier, SlotRef
@@ -38,6 +39,8 @@ class ArenaDesk:
         self._clients: dict[int, Path] = {}
         self._leases: dict[int, tuple[int, list[int]]] = {}  # lease -> client, slots lent for it
         self._next = int.from_bytes(os.urandom(5), "little") + 1  # as leases, of this life alone
+        self.ways = ReadWays()
+        """Which way of reading runs of blocks into slots is the faster one here."""
         self.reclaimed = 0
         """Slots that came back from dead clients."""
 

@@ -20,7 +20,7 @@ from octavo_kvstore.holdings import Holdings
 from octavo_kvstore.index import Clock
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.prefetch_marks import PrefetchMarks
-from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tier import Lane, Put, Tier, TierStats
 from octavo_kvstore.tiers.arena import SLOT_COUNTS, ArenaTier
 from octavo_kvstore.writebehind import WriteBehind
 
@@ -271,7 +271,7 @@ class Store:
         """Ends the leases of an owner that is no more; returns their numbers."""
         return self._pins.release_owner(owner)
 
-    def lift(self, key: bytes, layout: bytes) -> Found | None:
+    def lift(self, key: bytes, layout: bytes, lane: Lane | None = None) -> Found | None:
         """Brings a block that only the tiers below hold into the arena; None when there is no such block, or no slot.
 
         The payload may be a view of the slot. Reads the disk.
@@ -285,7 +285,7 @@ class Store:
         else:
             holders = (tier for tier, _ in self._below if tier.contains(key, layout))
             if (tier := next(holders, None)) is not None:
-                block, evicted = self.arena.lift(key, layout, tier)
+                block, evicted = self.arena.lift(key, layout, tier, lane)
                 found = Found(block, tier.name) if block is not None else None
         self.promotions += found is not None
         if found is not None and found.block.meta.lossy:
@@ -293,6 +293,13 @@ class Store:
         self._note_demoted(evicted)
         self.reconcile([key, *evicted])
         return found
+
+    def lane_of(self, keys: Sequence[bytes], layout: bytes) -> tuple[int, Lane | None]:
+        """How many leading keys lie in a row on one tier below and nowhere above it, and the lane for lifting them; (0, None)."""
+        if not keys or self.arena is None or self.arena.contains(keys[0]) or self._queued(keys[0], layout):
+            return 0, None
+        tier = next((tier for tier, _ in self._below if tier.contains(keys[0], layout)), None)
+        return (0, None) if tier is None else (tier.in_a_row(keys, layout), tier.lane())
 
     def prefetch(self, keys: Sequence[bytes]) -> int:
         """Lifts the blocks of a chain that lie below DRAM, head first, as long as they fit beside each other; how many.

@@ -20,7 +20,7 @@ from octavo_kvstore.arena_file import ArenaFile, ArenaFolder
 from octavo_kvstore.block import Block, Payload, check_block, check_key
 from octavo_kvstore.index import OVERHEAD_BYTES, Clock, Entry, IsPinned, TierIndex
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
-from octavo_kvstore.tier import IndexedTier, Put, Tier
+from octavo_kvstore.tier import IndexedTier, Lane, Put, Tier
 
 log = logging.getLogger("octavo.kvstore.arena")
 
@@ -239,7 +239,9 @@ class ArenaTier(IndexedTier[int | Payload]):
                 self._index.corrupt += 1
                 self._release(self._index.leave(key))
 
-    def lift(self, key: bytes, layout: bytes, below: Tier) -> tuple[Block | None, list[bytes]]:
+    def lift(
+        self, key: bytes, layout: bytes, below: Tier, lane: Lane | None = None
+    ) -> tuple[Block | None, list[bytes]]:
         """Reads a block of the tier below into a slot of its own; (the block without payload bytes of its own, evicted keys).
 
         The payload is a view of the slot and valid only while the key is pinned. (None, ...) when that was no hit, or there was
@@ -254,7 +256,7 @@ class ArenaTier(IndexedTier[int | Payload]):
         if slot is None or file is None:
             return None, evicted
         try:
-            block = below.read_into(key, layout, file.map.slot(slot))
+            block = below.read_into(key, layout, file.map.slot(slot), lane)
         except BaseException:
             with self._lock:
                 del self._reserved[slot]
