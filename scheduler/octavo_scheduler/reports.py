@@ -77,6 +77,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             if gone.length != released.length:
                 raise ProtocolError(f"seq {gone.seq} released at {released.length}, reported up to {gone.length}")
             release(cell, worker, gone, report.step)
+    if report.first_tokens or report.released:
+        guard.look(cell, worker)
     if labels.block_ids:
         worker.orders.append(labels)
     if report.failed_allocations:
@@ -172,8 +174,6 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
         chunks.first_token(cell, worker, sequence)
-    if fresh:
-        guard.look(cell, worker)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
