@@ -114,7 +114,7 @@ def test_every_instrument_of_the_table_is_registered(metrics: Any) -> None:
 def test_a_class_that_no_setting_names_is_no_label_of_its_own(metrics: Any) -> None:
     counted, registry = metrics
     for number in range(50):
-        refused = SimpleNamespace(prompt_ids=[1], slo_class=f"invented{number}")
+        refused = SimpleNamespace(prompt_ids=[1], slo_class=f"invented{number}", kind="chat")
         counted.ended(ended(finished=False, outcome="rejected-invalid", admitted=refused))
     text = prometheus_client.generate_latest(registry).decode()
     judged = [line for line in text.splitlines() if line.startswith("octavo_gateway_slo_requests_total{")]
