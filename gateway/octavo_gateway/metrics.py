@@ -21,6 +21,7 @@ from octavo_gateway.tool_calls import is_tool_call
 from octavo_gateway.ttft import OVERLAP_US
 
 UNKNOWN_CLASS = "unknown"
+PROVIDER = "octavo"
 
 
 BOOK_GAPS = 512
@@ -117,7 +118,22 @@ class GatewayMetrics:
             calls = sum(bool(c.tool_calls) or is_tool_call(c.pieces, c.tail) for c in live.choices)
             for _ in range(calls):
                 of.histogram("octavo_gateway_time_to_valid_tool_call_seconds").observe(live.last_token - live.received)
+        self._gen_ai(live, "chat" if live.admitted.kind == "chat" else "text_completion")
         self._judge(live)
+
+    def _gen_ai(self, live: LiveRequest, operation: str) -> None:
+        """The same under OpenTelemetry's names, for dashboards that are made for any server."""
+        of, labels = self._of, (operation, PROVIDER, self._model)
+        error_type = live.error.reason if live.error else ""
+        duration = of.histogram("gen_ai_server_request_duration_seconds").labels(*labels, error_type)
+        duration.observe(live.completed - live.received)
+        if not live.finished or not live.first_token:
+            return
+        first_s = live.first_token - live.received
+        of.histogram("gen_ai_server_time_to_first_token_seconds").labels(*labels).observe(first_s)
+        if live.gap_tokens:
+            per_token_s = (live.last_token - live.first_token) / live.gap_tokens
+            of.histogram("gen_ai_server_time_per_output_token_seconds").labels(*labels).observe(per_token_s)
 
     def _first_token_parts(self, live: LiveRequest, prompt_class: str) -> None:
         if not live.first_token:
