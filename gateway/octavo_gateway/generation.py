@@ -47,7 +47,7 @@ class GenerationView:
         self._clock = clock
         self._log = log
         self._tokenized_s = tokenized_s
-        self._readers = [ChoiceReader(choice, tokenizer, from_byte) for choice in live.choices]
+        self._readers = [ChoiceReader(choice, tokenizer, from_byte, self.request_id) for choice in live.choices]
         self._next = 0
         self._wakeup = asyncio.Event()
         self._done = False

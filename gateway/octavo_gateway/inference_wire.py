@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
+from octavo.errors import InvalidRequest
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway.caching.rules import one_salt
@@ -19,7 +20,9 @@ from octavo_gateway.requests import (
     ModelInfo,
     RequestParams,
     TokenLogprob,
+    ToolCall,
 )
+from octavo_gateway.tool_calls import parse_json
 
 FINISH_REASONS: Final = {
     "stop": pb.FINISH_REASON_STOP,
@@ -45,12 +48,35 @@ def chat_params(request: pb.ChatRequest) -> RequestParams:
     params.messages = chat_messages(request.messages)
     if request.HasField("add_generation_prompt"):
         params.add_generation_prompt = request.add_generation_prompt
+    params.tools, params.tool_choice = [_tool(i, tool) for i, tool in enumerate(request.tools)], request.tool_choice
     return params
+
+
+def _tool(index: int, tool: pb.Tool) -> dict[str, Any]:
+    """In the shape that templates know. InvalidRequest when its parameters are no JSON object."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    if tool.parameters:
+        function["parameters"] = parse_json(tool.parameters)
+        if not isinstance(function["parameters"], dict):
+            field = f"tools[{index}].parameters"
+            raise InvalidRequest(f"{field}: no JSON object; send a JSON schema of type object as text", field=field)
+    return {"type": "function", "function": function}
 
 
 def chat_messages(messages: Sequence[pb.Message]) -> list[ChatMessage]:
     """Plain messages."""
-    return [ChatMessage(message.role, message.content, message.name) for message in messages]
+    return [
+        ChatMessage(
+            message.role,
+            message.content,
+            message.name,
+            [ToolCall(call.id, call.name, call.arguments) for call in message.tool_calls],
+            message.tool_call_id,
+        )
+        for message in messages
+    ]
 
 
 def _common(kind: str, context: pb.RequestContext, sampling: pb.Sampling, options: pb.Options) -> RequestParams:
@@ -120,6 +146,7 @@ def _fill_delta(message: pb.Delta, delta: Delta) -> None:
     if delta.finish_reason is not None:
         message.finish_reason = FINISH_REASONS[delta.finish_reason]
         message.stop_hit = delta.stop_hit
+        message.tool_calls.extend(pb.ToolCall(**asdict(call)) for call in delta.tool_calls)
 
 
 def _logprob_message(logprob: TokenLogprob) -> pb.TokenLogprob:

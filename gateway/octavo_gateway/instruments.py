@@ -69,7 +69,7 @@ TABLE: Final = (
         "octavo_gateway_time_to_valid_tool_call_seconds",
         "histogram",
         "Request received to the last token of an answer that is a valid tool call by its text: a JSON object with name and "
-        "arguments, a list of them, or each in <tool_call> tags. The API's own field for tool calls is not built yet.",
+        "arguments, a list of them, or each in <tool_call> tags; of a request with tools, one that calls what was offered.",
         (),
         DURATION_BUCKETS,
     ),

@@ -95,7 +95,7 @@ class GatewayMetrics:
             per_token_s = (live.last_token - live.first_token) / live.gap_tokens
             of.histogram("octavo_gateway_time_per_output_token_seconds").labels(*lengths).observe(per_token_s)
         if live.finished:
-            calls = sum(is_tool_call(choice.pieces, choice.tail) for choice in live.choices)
+            calls = sum(bool(c.tool_calls) or is_tool_call(c.pieces, c.tail) for c in live.choices)
             for _ in range(calls):
                 of.histogram("octavo_gateway_time_to_valid_tool_call_seconds").observe(live.last_token - live.received)
         self._judge(live)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from octavo_gateway.ttft import TtftParts
 
@@ -17,10 +17,21 @@ FinishWord = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model asks for a function; `arguments` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     role: str
     content: str
     name: str = ""
+    tool_calls: Sequence[ToolCall] = ()  # of an assistant
+    tool_call_id: str = ""  # of a tool: the call that it answers
 
 
 @dataclass(slots=True)
@@ -33,6 +44,8 @@ class RequestParams:
     prompt_ids: Sequence[int] | None = None
     messages: Sequence[ChatMessage] = ()
     add_generation_prompt: bool = True
+    tools: Sequence[Mapping[str, Any]] = ()  # {"type": "function", "function": {name, description, parameters}}
+    tool_choice: str = ""  # empty: auto
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -110,6 +123,7 @@ class Delta:
     byte_end: int
     finish_reason: FinishWord | None = None
     stop_hit: str = ""
+    tool_calls: Sequence[ToolCall] = ()  # on the last one; their text was in the deltas too
 
 
 @dataclass(frozen=True, slots=True)

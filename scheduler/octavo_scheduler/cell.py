@@ -6,6 +6,7 @@ import heapq
 from collections import Counter, OrderedDict
 from typing import Literal
 
+from octavo_scheduler.books.bets import Bets
 from octavo_scheduler.books.ledger import Ledger
 from octavo_scheduler.books.switches import Switches
 from octavo_scheduler.books.withheld import Withheld
@@ -156,6 +157,7 @@ class Cell:
         "_orders",
         "admission_due",
         "arriving",
+        "bets",
         "budget_alone",
         "busy_correction",
         "caching",
@@ -203,6 +205,7 @@ class Cell:
         self.ledger = Ledger()
         self.switches = Switches()
         self.withheld = Withheld()
+        self.bets = Bets()
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()

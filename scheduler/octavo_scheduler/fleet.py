@@ -90,6 +90,7 @@ class Worker:
         "slots",
         "stalled_us",
         "starved",
+        "stepped_us",
         "steps",
         "store_id",
         "tier_links",
@@ -153,6 +154,7 @@ class Worker:
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
+        self.stepped_us = hello.now_us  # when a step was last reported
         self.busy_share = 0.0  # of the last seconds, in which it stepped
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 

@@ -14,6 +14,7 @@ from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.moves import copies, handoff
 from octavo_scheduler.orders import Label
+from octavo_scheduler.policies import guard
 from octavo_scheduler.preloads import drop, wishes
 from octavo_scheduler.reach import note_missed
 from octavo_scheduler.request import NO_PARENT, Delivery, Phase, Request, Sequence
@@ -112,7 +113,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             raise ProtocolError(f"slot {slot} advanced and holds no sequence")
         covered = len(sequence.blocks) * block_tokens
         before = sequence.computed_len
-        if not before <= computed <= covered:
+        if not before <= computed <= covered or computed > sequence.length + count:
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         advanced.append(sequence)
         if sequence.calm and count == 1 and before < computed < (sequence.walked + 1) * block_tokens:
@@ -169,6 +170,8 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
         chunks.first_token(cell, worker, sequence)
+    if fresh:
+        guard.look(cell, worker)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
@@ -291,6 +294,8 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         cell.ledger.book(technique, who, cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
         if directory is not None:
             directory.stored(transfer.keys[:ok])
+        if transfer.purpose == "write-behind":
+            entries.written_behind(cell, transfer.keys[:ok], done)
         drop.arrived(cell, transfer)
         handoff.exported(cell, transfer, ok, done.bytes)
     else:
@@ -371,6 +376,8 @@ def _learn_link(worker: Worker, transfer: Transfer, done: TransferDone) -> None:
 def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, since_us: int) -> None:
     counters = cell.counters
     worker.steps = max(worker.steps, report.step)
+    if report.steps:
+        worker.stepped_us = cell.now_us
     counters["steps"] += report.steps
     counters["prefill_tokens"] += report.prefill_tokens
     counters["decode_tokens"] += report.decode_seqs * report.steps

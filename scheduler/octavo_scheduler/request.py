@@ -231,6 +231,7 @@ class LoadRecord:
     path: Path
     started_us: int
     blocks: int
+    keys: list[bytes]
     ended_us: int = -1
     ok_blocks: int = 0
     bytes: int = 0

@@ -61,10 +61,11 @@ struct Kernels {
 int64_t attend_few_scratch(int tokens, int group, int head_dim);   // floats
 int64_t attend_many_scratch(int tokens, int group, int head_dim);  // floats
 
-const Kernels &kernels_avx2();
-const Kernels &kernels_avx512();
-const Kernels &kernels_amx();
-// Which table serves an OctavoIsa.
+// Null where the compiler could not make them.
+const Kernels *kernels_avx2();
+const Kernels *kernels_avx512();
+const Kernels *kernels_amx();
+// Which table serves an OctavoIsa of supported_isas().
 const Kernels &kernels_of(int isa);
 
 }  // namespace octavo
