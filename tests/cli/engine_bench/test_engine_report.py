@@ -63,9 +63,9 @@ def test_both_ways_of_calling_have_rows_of_their_own() -> None:
     def passed(client_cpu_s: float) -> Pass:
         return Pass(100, 1.0, 9.0, client_cpu_s, {"scheduler": 0.01, "gateway": 0.02}, 50, 200)
 
-    found = Found(passes={("bf16", "multiplexed"): [passed(0.1)], ("bf16", "plain"): [passed(0.3)]})
+    found = engine.Found(passes={("bf16", "multiplexed"): [passed(0.1)], ("bf16", "plain"): [passed(0.3)]})
     found.add("run/bf16/b16/ctx128", sample(200, 50, 1.0))
-    figures = {item.name: item.value for item in figures_of(found, [])}
+    figures = {item.name: item.value for item in engine.figures_of(found, [])}
     assert figures["services/bf16/c16/over_engine"] == figures["services/bf16/c16/plain/over_engine"] == 0.5
     assert (figures["services/bf16/c16/cpu/client"], figures["services/bf16/c16/plain/cpu/client"]) == (0.1, 0.3)
 
