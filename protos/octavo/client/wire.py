@@ -128,8 +128,8 @@ def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb
 
 def _tool(index: int, tool: Mapping[str, Any]) -> pb.Tool:
     """`{"name": ..., "description": ..., "parameters": {JSON schema}}`, or that as the `function` of OpenAI's shape."""
-    said = tool.get("function", tool)
     try:
+        said = tool.get("function", tool)
         schema = said.get("parameters")
         text = "" if schema is None else json.dumps(schema)
         return pb.Tool(name=said["name"], description=said.get("description") or "", parameters=text)
