@@ -80,7 +80,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     if report.first_tokens or report.released:
         guard.look(cell, worker)
     if labels.block_ids:
-        worker.orders.append(labels)
+        # a block that a decode has filled is one of many; a prompt's are what a worker that joins again should bring back
+        worker.name(labels, soon=bool(report.prefill_tokens or report.first_tokens or report.transfers_done))
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
     _count(cell, worker, report, context_tokens, since_us)
