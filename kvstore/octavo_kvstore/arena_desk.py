@@ -118,11 +118,11 @@ class ArenaDesk:
         return refs
 
     def commit(self, client: int, ref: SlotRef, block: Block) -> Put:
-        """Stores what the client wrote into a reserved slot. Copies and checks the payload: call it off the event loop."""
+        """Stores what the client wrote into a reserved slot. Checks the payload: call it off the event loop."""
         block = self._store.stamped(block)
-        outcome, evicted, whole = self._arena.commit(client, ref, block, copy=self._store.has_lower_tier)
+        outcome, evicted, whole, release = self._arena.commit(client, ref, block, readers=self._store.lower_tiers)
         if whole is not None:
-            return self._store.stored_above(whole, evicted)
+            return self._store.stored_above(whole, evicted, release=release)
         self._store.reconcile(evicted)
         return outcome
 

@@ -22,7 +22,7 @@ from octavo_kvstore.pins import PinTable
 from octavo_kvstore.prefetch_marks import PrefetchMarks
 from octavo_kvstore.tier import Lane, Put, Tier, TierStats
 from octavo_kvstore.tiers.arena import SLOT_COUNTS, ArenaTier
-from octavo_kvstore.writebehind import WriteBehind
+from octavo_kvstore.writebehind import Release, WriteBehind
 
 WRITE_BEHIND_BYTES = 64 * 2**20
 CLOSE_FLUSH_S = 5.0
@@ -109,10 +109,19 @@ class Store:
             return block
         return replace(block, meta=replace(meta, stored_s=stored_s, lossy=lossy))
 
-    def stored_above(self, block: Block, evicted: Sequence[bytes], above: bool = True) -> Put:
-        """Sends a block that DRAM has (unless not `above`) on its way down, and says what has changed."""
-        below = [queue for tier, queue in self._below if block.meta.may_lie_in(bit_of(tier.name))]
-        queued = [queue.offer(block) for queue in below]
+    def stored_above(
+        self, block: Block, evicted: Sequence[bytes], above: bool = True, release: Release | None = None
+    ) -> Put:
+        """Sends a block that DRAM has (unless not `above`) on its way down, and says what has changed.
+
+        `release` is called once for each lower tier, when it needs the payload no more.
+        """
+        queued: list[bool] = []
+        for tier, queue in self._below:
+            if block.meta.may_lie_in(bit_of(tier.name)):
+                queued.append(queue.offer(block, release))
+            elif release is not None:
+                release()
         self.reconcile([block.key, *evicted])
         return Put.STORED if any(queued) or (above and self._dram is not None) else Put.REFUSED
 
@@ -159,8 +168,8 @@ class Store:
         return found
 
     def _get_below(self, key: bytes, layout: bytes) -> Found | None:
-        queued = self._queued(key, layout)
-        if queued is not None and queued.is_intact():
+        queued = self._queued_copy(key, layout)
+        if queued is not None:
             return Found(queued, QUEUE_TIER)
         for tier, _ in self._below:
             block = tier.get(key, layout)
@@ -175,6 +184,14 @@ class Store:
             if block is not None and block.layout == layout and not self._is_over(block):
                 return block
         return None
+
+    def _queued_copy(self, key: bytes, layout: bytes) -> Block | None:
+        """The same with a payload of its own, checked after the copy: the queue's may be a slot that is filled anew once written."""
+        block = self._queued(key, layout)
+        if block is None:
+            return None
+        block = block if isinstance(block.payload, bytes) else replace(block, payload=bytes(block.payload))
+        return block if block.is_intact() else None
 
     def _is_over(self, block: Block) -> bool:
         return block.meta.is_over(self._wall_s())
@@ -279,7 +296,7 @@ class Store:
         if self.arena is None:
             return None
         found, evicted = None, list[bytes]()
-        if queued := self._queued(key, layout):
+        if queued := self._queued_copy(key, layout):
             outcome, evicted = self.arena.put(queued)
             found = Found(queued, QUEUE_TIER) if outcome is not Put.REFUSED else None
         else:
@@ -382,9 +399,9 @@ class Store:
         return [tier.stats() for tier in self._tiers]
 
     @property
-    def has_lower_tier(self) -> bool:
-        """Whether blocks go further down than DRAM."""
-        return bool(self._below)
+    def lower_tiers(self) -> int:
+        """Into how many tiers blocks go further down than DRAM."""
+        return len(self._below)
 
     def counters(self) -> dict[str, float]:
         """Counters and gauges beside those of the tiers."""

@@ -43,7 +43,7 @@ from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.preloads import build, control, drop
+from octavo_scheduler.preloads import build, chunk_loads, control, drop
 from octavo_scheduler.preloads.cache_events import (
     CacheEvicted,
     NamespaceRotated,
@@ -299,6 +299,8 @@ class Core:
                     jam.pool(request)
                 break
             if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
+                break
+            if request.blended and chunk_loads.waits(cell, request, plan):
                 break
             if jam.over_share(request, plan):
                 if pauses.yield_own(cell, plan.worker, request):

@@ -8,11 +8,14 @@ cache with the end of the lane: DRAM holds it by then.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 
 from octavo_kvstore.tier import Lane
 from octavo_kvstore.tiers.slab_space import PAGE_BYTES, Slot
+
+log = logging.getLogger("octavo.kvstore.nvme")
 
 
 class SlabLane(Lane):
@@ -26,7 +29,15 @@ class SlabLane(Lane):
         self._between = bytearray()
 
     def read(self, slot: Slot, room: memoryview) -> int:
-        """Fills `room`, of at most the slot's bytes, from its beginning; how many bytes came. Raises OSError."""
+        """Fills `room`, of at most the slot's bytes, from its beginning; how many bytes came. 0: ask the medium itself."""
+        try:
+            return self._read(slot, room)
+        except OSError as error:  # too many open files, or a folder that is gone: not for a lane to judge the tier by
+            log.debug("a lane ended: %s", error)
+            self.close()
+            return 0
+
+    def _read(self, slot: Slot, room: memoryview) -> int:
         if slot.pages != self._pages:
             self._open(slot.pages)
             self._first = slot.offset
