@@ -36,6 +36,7 @@ class Plan:
     worst: int  # blocks that may be asked for later, at most
     target: Worker | None = None  # who decodes after this worker's prefill
     waits: bool = False  # it does not fit yet, and is better than any that does
+    fits: bool = False  # it was found to, in this event
     spreads: bool = False  # another worker holds more of the prompt
     sources: list[LoadSource] = field(default_factory=list)  # of load_keys that only other hosts hold
     path: Path | None = None  # how it gets what a kvstore holds of it
@@ -116,6 +117,8 @@ def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes
     limit = (choice.length - 1) // block_tokens
     if not limit or not policy.prefix_cache or not request.cacheable(block_tokens):
         return []
+    if limit <= len(request.prompt_keys):
+        return request.prompt_keys[:limit]
     choice.key(limit - 1, block_tokens)
     return (request.prompt_keys + choice.output_keys)[:limit]
 
@@ -177,8 +180,9 @@ def make_plan(
     """What admitting `choices` (the leader first, with its usable keys) on `worker` takes. Changes nothing."""
     leader = choices[0]
     request = leader.request
-    block_tokens, length, prompt = worker.block_tokens, leader.length, len(request.prompt)
-    matched = worker.index.match(keys, len(keys))
+    block_tokens, prompt, count = worker.block_tokens, len(request.prompt), len(choices)
+    length = prompt + len(leader.output)
+    matched = worker.index.match(keys, len(keys)) if keys and keys[0] in worker.index.block_of else []
     path, load_keys = NOTHING_TO_LOAD, []
     if reach is not None:
         path = load_path(
@@ -198,13 +202,15 @@ def make_plan(
     positions = max_positions(request)
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
     table = blocks_for(positions if is_protected(leader) else min(length + 1, positions), block_tokens)
-    shared = min(prompt // block_tokens, table) if len(choices) > 1 else table
+    shared = min(prompt // block_tokens, table) if count > 1 else table
     revived = worker.pool.count_cached(matched) if matched else 0
-    need = table - len(matched) + (len(choices) - 1) * (table - shared) + revived
-    predicted = prompt + history.predict(request.tenant, request.max_tokens, prompt)
-    target = blocks_for(min(positions, max(predicted, length + 1)), block_tokens)
-    worst = len(choices) * (blocks_for(positions, block_tokens) - table)
-    growth = len(choices) * max(0, target - table)
+    need = table - len(matched) + (count - 1) * (table - shared) + revived
+    version, output, _expected = request.foreseen
+    if version != history.version:
+        output = history.predict(request.tenant, request.max_tokens, prompt)
+    target = blocks_for(min(positions, max(prompt + output, length + 1)), block_tokens)
+    worst = count * (blocks_for(positions, block_tokens) - table)
+    growth = count * max(0, target - table)
     return Plan(
         worker,
         choices,

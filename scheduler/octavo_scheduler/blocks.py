@@ -44,6 +44,7 @@ class BlockPool:
         "cached_blocks",
         "empty_blocks",
         "num_blocks",
+        "usable_blocks",
     )
 
     def __init__(
@@ -70,11 +71,8 @@ class BlockPool:
         """Blocks that hold nothing: taking them costs no cached one."""
         self._retired: list[int] = []
         self._debt = 0  # to be retired as they come back
-
-    @property
-    def usable_blocks(self) -> int:
+        self.usable_blocks = num_blocks - 1
         """All blocks but the null block and what is retired, or will be once it is free."""
-        return self.num_blocks - 1 - len(self._retired) - self._debt
 
     @property
     def retired_blocks(self) -> int:
@@ -89,6 +87,7 @@ class BlockPool:
     def retire(self, count: int) -> None:
         """Takes `count` blocks out of use: unused ones, then cached ones, then whichever come back next."""
         self._debt += count
+        self.usable_blocks -= count
         self._pay_debt()
 
     def restore(self, count: int) -> int:
@@ -99,6 +98,7 @@ class BlockPool:
         for _ in range(back):
             self._free.append(self._retired.pop())
         self.empty_blocks += back
+        self.usable_blocks += forgiven + back
         return forgiven + back
 
     def _unwrap(self, count: int) -> None:
@@ -337,6 +337,8 @@ class BlockPool:
             wrong.append("the null block is in use")
         if self.cached_blocks != sum(self._cached):
             wrong.append("the count of cached blocks is off")
+        if self.usable_blocks != self.num_blocks - 1 - len(self._retired) - self._debt:
+            wrong.append("the count of usable blocks is off")
         retired = set(self._retired)
         if self._debt and self.free_blocks:
             wrong.append("blocks are free that should be retired")

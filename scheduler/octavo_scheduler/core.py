@@ -7,6 +7,7 @@ blocks offloaded, and whatever that ordered is returned.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency, seating
@@ -61,52 +62,59 @@ class Core:
     """One cell's scheduler. Feed events in time order; carry out the effects of each before the next."""
 
     def __init__(self, policy: Policy, now_us: int = 0) -> None:
-        self.cell = Cell(policy, now_us)
+        self.cell = cell = Cell(policy, now_us)
         self._next_audit_us = now_us + SECOND_US
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Submitted: lambda event: lifecycle.submit(self.cell, event),
-            Cancelled: lambda event: lifecycle.cancel(self.cell, event),
-            Paused: lambda event: lifecycle.pause(self.cell, event),
-            ChoiceStopped: lambda event: lifecycle.stop_choice(self.cell, event),
-            AttachRequested: lambda event: lifecycle.attach_known(self.cell, event),
-            GatewayJoined: lambda event: lifecycle.join_gateway(self.cell, event),
-            GatewayLost: lambda event: lifecycle.lose_gateway(self.cell, event),
+            Submitted: partial(lifecycle.submit, cell),
+            Cancelled: partial(lifecycle.cancel, cell),
+            Paused: partial(lifecycle.pause, cell),
+            ChoiceStopped: partial(lifecycle.stop_choice, cell),
+            AttachRequested: partial(lifecycle.attach_known, cell),
+            GatewayJoined: partial(lifecycle.join_gateway, cell),
+            GatewayLost: partial(lifecycle.lose_gateway, cell),
             WorkerJoined: self._worker_joined,
             WorkerLost: self._worker_lost,
-            DrainRequested: lambda event: draining.begin(self.cell, event),
+            DrainRequested: partial(draining.begin, cell),
             Reported: self._reported,
             StoreJoined: self._store_joined,
             StoreChanged: self._store_changed,
             StoreInventory: self._store_inventory,
             StoreCoded: self._store_coded,
             StoreLost: self._store_lost,
-            PreloadPut: lambda event: build.put(self.cell, event),
-            PreloadRemoved: lambda event: build.remove(self.cell, event),
-            PreloadPinned: lambda event: build.set_pinned(self.cell, event),
-            PreloadUsed: lambda event: build.used(self.cell, event),
-            CacheEvicted: lambda event: control.evict(self.cell, event),
-            NamespaceRotated: lambda event: control.rotate(self.cell, event),
+            PreloadPut: partial(build.put, cell),
+            PreloadRemoved: partial(build.remove, cell),
+            PreloadPinned: partial(build.set_pinned, cell),
+            PreloadUsed: partial(build.used, cell),
+            CacheEvicted: partial(control.evict, cell),
+            NamespaceRotated: partial(control.rotate, cell),
             Tick: lambda event: None,
         }
 
     def handle(self, event: Event) -> Effects:
         """Applies one event. Time never goes back: an older `now_us` counts as the newest seen."""
         cell = self.cell
-        cell.now_us = max(cell.now_us, event.now_us)
-        cell.effects = cell.fresh_effects()
+        if event.now_us > cell.now_us:
+            cell.now_us = event.now_us
+        now_us, touched = cell.now_us, cell.touched
+        cell.effects = effects = cell.fresh_effects()
         self._handlers[type(event)](event)
-        if 0 < cell.timers.next_us() <= cell.now_us:
+        alone = cell.newcomer is not None and self._comes_alone()
+        if 0 < cell.timers.next_us <= now_us:
             self._fire_timers()
-        if cell.now_us >= self._next_audit_us:
+        if now_us >= self._next_audit_us:
             self._audit()
-        for worker in list(cell.touched):
+        for worker in list(touched):
             if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
+        if alone:
+            self._admit_newcomer()
         if cell.admission_due:
             cell.admission_due = False
             self._admit_waiting()
-            for worker in cell.touched:
+            alone = True
+        if alone:
+            for worker in touched:
                 if worker.hungry:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
@@ -115,14 +123,15 @@ class Core:
             arrived = cell.registry.find(event.tenant, event.request_id)
             if arrived is not None:
                 prefetching.hint(cell, arrived)
-        for worker in cell.touched:
+        for worker in touched:
             if worker.offload_candidates:
                 self._offload(worker)
             if worker.orders:
-                cell.effects.orders.append((worker.epoch, worker.take_orders()))
-        cell.touched.clear()
-        cell.effects.next_wakeup_us = self._next_wakeup()
-        return cell.effects
+                effects.orders.append((worker.epoch, worker.take_orders()))
+        touched.clear()
+        timer_us, audit_us = cell.timers.next_us, self._next_audit_us
+        effects.next_wakeup_us = timer_us if 0 < timer_us < audit_us else audit_us
+        return effects
 
     def _accrue_hungry(self, worker: Worker) -> None:
         """Their tables may grow now."""
@@ -264,6 +273,52 @@ class Core:
 
     # -- admission -------------------------------------------------------------------------------------------------
 
+    def _comes_alone(self) -> bool:
+        """Whether nothing but the newcomer asks for an admission in this event: else it waits in its line for its turn."""
+        cell = self.cell
+        request, now_us, timer_us = cell.newcomer, cell.now_us, cell.timers.next_us
+        assert request is not None
+        if (
+            len(cell.queue)
+            or cell.arriving
+            or cell.touched
+            or cell.admission_due
+            or cell.fleet.splits
+            or 0 < timer_us <= now_us
+            or now_us >= self._next_audit_us
+            or len(request.choices) > 1
+            or request.resubmitted
+            or request.sized_for != cell.fleet.version
+            or cell.policy.batching != "continuous"
+        ):
+            cell.newcomer = None
+            cell.queue.push(request)
+            cell.admission_due = True
+            return False
+        return True
+
+    def _admit_newcomer(self) -> None:
+        """Seats it when it can start at once; else it goes the way of all that wait."""
+        cell = self.cell
+        request, cell.newcomer = cell.newcomer, None
+        assert request is not None
+        cell.queue.enter(request, cell.now_us)
+        plan = None
+        if len(cell.tenants_about) < 2 or not has_its_share(cell, request):
+            plan = placement.best_plan(cell, request)
+        if (
+            plan is None
+            or plan.waits
+            or (plan.worker.computing and placement.waits_for_join(cell, request, plan))
+            or cell.tenants.over_share(plan.worker, request.tenant, plan.free_needed + plan.growth)
+            or not (plan.fits or fits(plan, cell.policy, cell.history))
+        ):
+            cell.queue.stay(request)
+            cell.admission_due = True
+            return
+        seating.admit(cell, plan)
+        cell.queue.leave(request)
+
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""
         for request in list(self.cell.arriving):
@@ -302,7 +357,7 @@ class Core:
                     continue
                 jam.hold_tenant(request)
                 break
-            if not fits(plan, cell.policy, cell.history):
+            if not (plan.fits or fits(plan, cell.policy, cell.history)):
                 if pauses.review(cell, plan.worker, request) or self._make_room(plan):
                     continue
                 self._displace(request)
@@ -400,7 +455,3 @@ class Core:
         pauses.tick(cell)
         cell.caching.drop_ended_pins()
         build.tend(cell)
-
-    def _next_wakeup(self) -> int:
-        timer_us = self.cell.timers.next_us()
-        return min(timer_us, self._next_audit_us) if timer_us else self._next_audit_us

@@ -357,11 +357,12 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_longest", "_shapes", "gateways", "splits", "stores", "version", "workers")
+    __slots__ = ("_accepting", "_longest", "_roomiest", "_shapes", "gateways", "splits", "stores", "version", "workers")
 
     def __init__(self) -> None:
         self._shapes: dict[str, list[Shape]] = {}  # by pool
         self._longest = -1
+        self._roomiest: dict[str, int] = {}  # by pool
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self.version = 0  # counts what `changed` was told
         self.splits = False  # a worker only prefills for others
@@ -434,8 +435,17 @@ class Fleet:
             self._longest = max((shape.max_model_len for shape in self.shapes()), default=0)
         return self._longest
 
+    def most_positions(self, pool: str) -> int:
+        """KV positions of the largest pool among the workers that accept; 0 without one."""
+        known = self._roomiest.get(pool)
+        if known is None:
+            sizes = (shape.usable_blocks * shape.block_tokens for shape in self.shapes(pool))
+            known = self._roomiest[pool] = max(sizes, default=0)
+        return known
+
     def changed(self) -> None:
         """A worker came, left or began to drain."""
+        self._roomiest.clear()
         self._shapes.clear()
         self._longest = -1
         self._accepting.clear()

@@ -26,7 +26,7 @@ from octavo_scheduler.preloads import blend, build
 from octavo_scheduler.preloads.quota import pin_refusal
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
-from octavo_scheduler.slo import deadline_outcome, resolve
+from octavo_scheduler.slo import SloClass, deadline_outcome, resolve
 
 DETACHING = ("client_disconnect", "slow_client")
 """Cancel reasons that concern one client: with another one attached, only the delivery ends."""
@@ -55,7 +55,7 @@ def lose_gateway(cell: Cell, event: GatewayLost) -> None:
 
 
 def submit(cell: Cell, event: Submitted) -> None:
-    """Attach to what is known under this id, refuse, or queue a new request."""
+    """Attach to what is known under this id, refuse, or take on a new request: it is the cell's `newcomer` then."""
     gateway = cell.fleet.gateways.get(event.gateway)
     if gateway is None:
         return
@@ -70,7 +70,9 @@ def submit(cell: Cell, event: Submitted) -> None:
         if known.outcome is None or known.outcome.outcome == "finished":
             attach(cell, gateway, event.request_id, known, event.choices if event.attempt > 1 else [])
             return
-    terms = _refusal(cell, event) or knock(cell, event, _privileged(cell, event))
+    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
+    privileged = event.attempt > 1 and _privileged(cell, event)
+    terms = _refusal(cell, event, slo, privileged) or knock(cell, event, slo, privileged)
     if isinstance(terms, Outcome):
         note_rejected(cell, event, terms)
         refuse(cell, gateway, event.request_id, terms)
@@ -79,52 +81,63 @@ def submit(cell: Cell, event: Submitted) -> None:
     cell.registry.add(request)
     cell.tenant_asked(request.tenant)
     cell.tenants.open(request, terms.charged_tokens, cell.now_us)
-    cell.counters["requests_degraded"] += bool(terms.degraded)
+    if terms.degraded:
+        cell.counters["requests_degraded"] += 1
     emitted = [len(choice.output) for choice in request.choices]
     delivery = _deliver(cell, gateway, event.request_id, request, emitted)
-    delivery.finish_sent = [bool(choice.finished) for choice in event.choices]
     if request.deadline_us:
         cell.timers.at(request.deadline_us, "deadline", request)
+    if any([start.emitted or start.finished for start in event.choices]):
+        _go_on(cell, event, request, delivery)
+    if event.resumes:
+        pauses.resume(cell, request, event.resumes)
+    if request.outcome is None:
+        cell.newcomer = request
+        if request.deadline_us:
+            hopeless.watch(cell, request)
+        if not cell.fleet.workers:
+            cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
+
+
+def _go_on(cell: Cell, event: Submitted, request: Request, delivery: Delivery) -> None:
+    """A resubmit may bring choices that have all their tokens, or have ended."""
+    delivery.finish_sent = [bool(choice.finished) for choice in event.choices]
     for choice in request.choices:
         if len(choice.output) >= request.max_tokens and choice.phase is not Phase.DONE:
             finish_choice(cell, choice, "length")
     if not request.waiting_choices():
         _finish_if_done(cell, request)
-    if event.resumes:
-        pauses.resume(cell, request, event.resumes)
-    if request.live:
-        cell.queue.push(request)
-        if request.deadline_us:
-            hopeless.watch(cell, request)
-        cell.admission_due = True
-        if not cell.fleet.workers:
-            cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
 
 
-def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
+def _refusal(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) -> Outcome | None:
     """Why a new request is refused at once."""
     invalid = _invalid(cell, event)
     if invalid:
         return Outcome("rejected", "rejected-invalid", invalid)
     if cell.draining:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
-    if not (cell.fleet.accepting() or _privileged(cell, event)):
+    fleet = cell.fleet
+    if not (privileged or fleet.accepting()):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
-    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices), _pool_of(cell, event))
-    if never:
-        return Outcome("rejected", "rejected-never-fits", never)
+    pool = slo.pool if slo is not None else ""
+    prompt, choices = len(event.prompt), len(event.choices)
+    if choices > 1 or prompt + event.max_tokens - 1 > fleet.most_positions(pool):  # else some worker has room for it
+        never = never_fits(cell, prompt, event.max_tokens, choices, pool)
+        if never:
+            return Outcome("rejected", "rejected-never-fits", never)
     unpinned = pin_refusal(cell, event) if event.cache.pin else ""
     return Outcome("rejected", "rejected-pin-quota", unpinned) if unpinned else None
 
 
 def _privileged(cell: Cell, event: Submitted) -> bool:
-    """A resubmit while the cell recovers, or of a stream that has begun: it was taken on before."""
-    return event.attempt > 1 and (cell.in_grace or any(choice.emitted for choice in event.choices))
+    """Of a resubmit: the cell recovers, or the stream has begun. It was taken on before."""
+    return cell.in_grace or any(choice.emitted for choice in event.choices)
 
 
 def _invalid(cell: Cell, event: Submitted) -> str:
     """What the caller must change, naming the field."""
-    if not len(event.prompt):
+    prompt = len(event.prompt)
+    if not prompt:
         return "prompt_tokens: empty; give at least one token"
     if event.max_tokens < 1:
         return f"max_tokens: {event.max_tokens} is too small; give at least 1"
@@ -133,18 +146,12 @@ def _invalid(cell: Cell, event: Submitted) -> str:
     if event.slo_class and event.slo_class not in cell.classes:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     for choice in event.choices:
-        if len(choice.emitted) > event.max_tokens:
+        if choice.emitted and len(choice.emitted) > event.max_tokens:
             return "choices: more emitted tokens than max_tokens"
     longest = cell.fleet.longest_context()
-    if longest and len(event.prompt) + event.max_tokens > longest:
-        return f"max_tokens: prompt {len(event.prompt)} + max_tokens {event.max_tokens} exceed the context of {longest}"
+    if longest and prompt + event.max_tokens > longest:
+        return f"max_tokens: prompt {prompt} + max_tokens {event.max_tokens} exceed the context of {longest}"
     return ""
-
-
-def _pool_of(cell: Cell, event: Submitted) -> str:
-    """Where its class runs."""
-    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
-    return slo.pool if slo is not None else ""
 
 
 def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, pool: str = "") -> str:
@@ -170,7 +177,7 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     now = cell.now_us
     # keys of a namespace that was rotated meanwhile must neither be found nor left behind
     stale = event.cache.generation != cell.caching.generations.get(event.tenant, 0)
-    blended = not stale and not event.cache_off and blend.wanted(cell, event)
+    blended = cell.policy.blending and not stale and not event.cache_off and blend.wanted(event)
     keyless = event.cache_off or stale or blended
     request = Request(
         request_id=event.request_id,
@@ -191,7 +198,7 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         deadline_us=now + terms.deadline_us if terms.deadline_us else 0,
         traceparent=event.traceparent,
         idempotency_key=event.idempotency_key,
-        sampled=sampled_for(event.request_id, cell.policy.counterfactual_share),
+        sampled=sampled_for(event.request_id, share) if (share := cell.policy.counterfactual_share) > 0 else (),
         body_hash=event.body_hash,
         gateway_state=event.gateway_state,
         resubmitted=event.attempt > 1 and cell.in_grace,
@@ -202,6 +209,7 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         claimed_kv_tokens=terms.kv_tokens,
         claimed_gpu_us=terms.gpu_us,
         forecast=terms.forecast,
+        foreseen=terms.foreseen,
     )
     if len(event.choices) == 1 and not terms.degraded:
         request.sized_for = cell.fleet.version  # never_fits was asked for just this size
@@ -213,7 +221,8 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
             choice.logprobs = [b""] * len(choice.output)
         if start.finished:
             choice.phase, choice.finish_reason = Phase.DONE, start.finished
-        request.work_done |= bool(choice.output)
+        if choice.output:
+            request.work_done = True
         request.choices.append(choice)
     return request
 

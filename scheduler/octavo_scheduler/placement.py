@@ -39,7 +39,9 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     One that does not fit is also the answer when it is worth waiting for (`plan.waits`). None: it was refused, or every
     worker's slots are taken.
     """
-    group = next_group(request.waiting_choices())
+    group = request.waiting_choices()
+    if len(group) > 1:
+        group = next_group(group)
     if request.sized_for != cell.fleet.version:
         never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool)
         if never:
@@ -68,7 +70,10 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
 
 
 def _has_slot(workers: list[Worker]) -> bool:
-    return any(worker.free_slots for worker in workers)
+    for worker in workers:
+        if worker.free_slots:
+            return True
+    return False
 
 
 def _best_on(
@@ -91,7 +96,8 @@ def _best_on(
     while rated:
         cost_us, at, cached = heapq.heappop(rated)
         plan = _plan(cell, accepting[at], group, keys)
-        if fits(plan, cell.policy, cell.history):
+        plan.fits = fits(plan, cell.policy, cell.history)
+        if plan.fits:
             if first is not None and _waits_for_room(cell, request, first, cost_us - first_us):
                 first.waits = True
                 return first
@@ -126,11 +132,10 @@ def plans(cell: Cell, request: Request) -> list[Plan]:
 
 def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
     request = group[0].request
-    reach = cell.fleet.reach_of(worker, cell.now_us)
+    reach = cell.fleet.reach_of(worker, cell.now_us) if worker.store_id else None
     forced: Way | None = None
     other_way = False
-    by_cost = cell.policy.load_path == "auto" and request.handoff is None and not request.swapped
-    if reach is not None and by_cost:
+    if reach is not None and cell.policy.load_path == "auto" and request.handoff is None and not request.swapped:
         sampled = "tier_load" in request.sampled
         if cell.switches.is_off("tier_load", request):
             forced, reach = "load", reach if sampled else None

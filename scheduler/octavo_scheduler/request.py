@@ -31,6 +31,8 @@ class Phase(IntEnum):
     DONE = 2
 
 
+_WAITING = Phase.WAITING  # a member of an enum is looked up by a metaclass
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The one terminal outcome of a request."""
@@ -329,6 +331,7 @@ class Request:
     last_step: int = 0
     join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
     sized_for: int = -1  # fleet version for which it was found to fit some worker
+    foreseen: tuple[int, int, float] = (-1, 0, 0.0)  # history version, and the output predicted and expected as of it
     room_until_us: int = -1  # waits for room beside its prefix until then
     # what travels in RequestTimes
     attempts: int = 1
@@ -397,7 +400,7 @@ class Request:
     def waiting_choices(self) -> list[Choice]:
         """Choices that want a residency."""
         if len(self.choices) == 1:
-            return self.choices[:] if self.choices[0].phase is Phase.WAITING else []
+            return self.choices[:] if self.choices[0].phase is _WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
 
     def size_bytes(self) -> int:

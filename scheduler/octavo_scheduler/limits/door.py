@@ -14,7 +14,7 @@ from octavo_scheduler.limits.drain import bounded
 from octavo_scheduler.limits.forecast import Ask, claim_us, forecast
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import Forecast, Outcome
-from octavo_scheduler.slo import SloClass, resolve
+from octavo_scheduler.slo import SloClass
 
 WATCHED_SHARE = 8
 """One of so many requests is forecast though nothing hangs on it, so that the error is known before it matters."""
@@ -28,24 +28,21 @@ class Terms:
 
     pool: str = ""
     max_tokens: int = 0
-    degraded: str = ""
     deadline_us: int = 0  # remaining; 0: none
+    degraded: str = ""
     charged_tokens: int = 0
     kv_tokens: int = 0
     gpu_us: float = 0.0
     forecast: Forecast | None = None
+    foreseen: tuple[int, int, float] = (-1, 0, 0.0)  # as Request.foreseen
 
 
-def knock(cell: Cell, event: Submitted, privileged: bool) -> Terms | Outcome:
-    """The terms of a valid request, or why it is refused. A privileged one (a resubmit after a restart) is never refused."""
-    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
+def knock(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) -> Terms | Outcome:
+    """The terms of a valid request of class `slo`, or why it is refused. A privileged one (a resubmit after a restart) is
+    never refused."""
     if slo is None:
         raise ValueError(f"slo_class {event.slo_class!r} was not checked")
-    terms = Terms(
-        pool=slo.pool,
-        max_tokens=event.max_tokens,
-        deadline_us=event.remaining_deadline_us or int(slo.deadline_ms * 1000),
-    )
+    terms = Terms(slo.pool, event.max_tokens, event.remaining_deadline_us or int(slo.deadline_ms * 1000))
     _size(cell, event, terms)
     if privileged:
         return terms
@@ -74,7 +71,9 @@ def _pool_away(pool: str) -> Outcome:
 def _size(cell: Cell, event: Submitted, terms: Terms) -> None:
     """What the request counts in each unit."""
     prompt, choices = len(event.prompt), len(event.choices)
-    predicted, expected = cell.history.lengths(event.tenant, terms.max_tokens, prompt)
+    history = cell.history
+    predicted, expected = history.lengths(event.tenant, terms.max_tokens, prompt)
+    terms.foreseen = history.version, predicted, expected
     terms.charged_tokens = prompt + round(choices * expected)
     terms.kv_tokens = prompt + choices * predicted
     terms.gpu_us = claim_us(cell, terms.pool, prompt, expected, choices)
