@@ -51,18 +51,23 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     worker, request = plan.worker, leader.choice.request
     who, costs, blocks = who_is(request), worker.costs, len(plan.matched)
     price(cell, worker)
-    worker.holding.leave(plan.matched)
-    settle(cell, worker)
+    if blocks:
+        worker.holding.leave(plan.matched)
+    if worker.holding.due_ms:
+        settle(cell, worker)
     cached = blocks * worker.block_tokens
-    cell.ledger.book(
-        _cache_of(request),
-        who,
-        saved_ms=cached * costs.prefill_token_us / 1000,
-        cost_ms=blocks * MATCH_BLOCK_MS,
-        saved_bytes=blocks * worker.block_bytes,
-        hit_tokens=cached,
-        asked_tokens=leader.length,
-    )
+    if blocks:
+        cell.ledger.book(
+            _cache_of(request),
+            who,
+            saved_ms=cached * costs.prefill_token_us / 1000,
+            cost_ms=blocks * MATCH_BLOCK_MS,
+            saved_bytes=blocks * worker.block_bytes,
+            hit_tokens=cached,
+            asked_tokens=leader.length,
+        )
+    else:
+        cell.ledger.asked("preload" if request.cache.preload else "prefix_cache", who, leader.length)
     if not first:
         return
     if request.join_since_us >= 0:
@@ -76,7 +81,7 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     if plan.spreads:
         again_ms = plan.spread_tokens * costs.prefill_token_us / 1000
         cell.ledger.book("replication", who, saved_ms=plan.spread_us / 1000 + again_ms, cost_ms=again_ms)
-    if request.sampled or len(cell.withheld) or cell.rates.mix.seen % WATCHED_SHARE == 0:
+    if not cell.rates.mix.seen % WATCHED_SHARE or request.sampled or len(cell.withheld):
         _try(cell, plan, leader)
 
 

@@ -29,14 +29,15 @@ class Rest:
 class Holding:
     """The cached blocks of one worker's pool. Milliseconds of worker time."""
 
-    __slots__ = ("_at_us", "_due_ms", "_integral_ms", "_of_block", "_open")
+    __slots__ = ("_at_us", "_integral_ms", "_of_block", "_open", "due_ms")
 
     def __init__(self, now_us: int) -> None:
         self._at_us = now_us
         self._integral_ms = 0.0  # of the price of one block
         self._of_block: dict[int, Rest] = {}
         self._open: dict[Rest, None] = {}
-        self._due_ms: dict[Owner, float] = {}
+        self.due_ms: dict[Owner, float] = {}
+        """What `take_due` would give."""
 
     def advance(self, now_us: int, scarcity: float, pool_blocks: int) -> None:
         """Time passes; since the last call the pool's blocks were wanted this much."""
@@ -66,13 +67,13 @@ class Holding:
         if not rest.blocks:
             del self._open[rest]
         owner = rest.owner
-        self._due_ms[owner] = self._due_ms.get(owner, 0.0) + self._integral_ms - rest.since
+        self.due_ms[owner] = self.due_ms.get(owner, 0.0) + self._integral_ms - rest.since
 
     def take_due(self) -> dict[Owner, float]:
         """What blocks that are cached no more have cost, since the last call."""
-        due = self._due_ms
+        due = self.due_ms
         if due:
-            self._due_ms = {}
+            self.due_ms = {}
         return due
 
     def still_open(self) -> dict[Owner, float]:

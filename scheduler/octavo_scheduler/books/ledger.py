@@ -66,6 +66,12 @@ class Ledger:
                 book.hits += 1 if hit_tokens else 0
                 book.hit_tokens += hit_tokens
 
+    def asked(self, technique: str, who: Who, tokens: int) -> None:
+        """An entry of a prompt that the technique could have served, and had nothing for."""
+        for book in (self.books[technique], self.rows.get((technique, who)) or self._row(technique, who)):
+            book.entries += 1
+            book.asked_tokens += tokens
+
     def _row(self, technique: str, who: Who) -> Book:
         row = self.rows.get((technique, who))
         if row is None:

@@ -26,10 +26,13 @@ def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
         cell.wait_correction.observe(seen.raw_wait_us, cell.now_us - request.submitted_us)
 
 
+def watches(cell: Cell) -> bool:
+    """Whether the admission at hand is one whose start is predicted again."""
+    return not cell.rates.mix.seen % WATCHED_SHARE
+
+
 def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int, turn: int) -> float:
-    """Raw prediction from an admission on `worker` to the first token; 0: this one is not watched."""
-    if cell.rates.mix.seen % WATCHED_SHARE:
-        return 0.0
+    """Raw prediction from an admission on `worker` to the first token."""
     return start_us(worker, prefill_tokens, cell.policy, cell.now_us, turn)
 
 
