@@ -199,17 +199,20 @@ def make_plan(
         )
         load_keys = keys[len(matched) + path.head : len(matched) + path.run]
     sources = reach.sources(load_keys) if reach is not None and reach.peers and load_keys else []
-    positions = max_positions(request)
+    positions = max(1, prompt + request.max_tokens - 1)  # max_positions and blocks_for, in line
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
-    table = blocks_for(positions if is_protected(leader) else min(length + 1, positions), block_tokens)
+    if leader.preemptions >= MAX_PREEMPTIONS or length >= positions:
+        table = -(-positions // block_tokens)
+    else:
+        table = -(-(length + 1) // block_tokens)
     shared = min(prompt // block_tokens, table) if count > 1 else table
     revived = worker.pool.count_cached(matched) if matched else 0
     need = table - len(matched) + (count - 1) * (table - shared) + revived
     version, output, _expected = request.foreseen
     if version != history.version:
         output = history.predict(request.tenant, request.max_tokens, prompt)
-    target = blocks_for(min(positions, max(prompt + output, length + 1)), block_tokens)
-    worst = count * (blocks_for(positions, block_tokens) - table)
+    target = -(-min(positions, max(prompt + output, length + 1)) // block_tokens)
+    worst = count * (-(-positions // block_tokens) - table)
     growth = count * max(0, target - table)
     return Plan(
         worker,
@@ -222,9 +225,13 @@ def make_plan(
         need,
         growth,
         worst,
-        sources=sources,
-        path=path,
-        other_way=other_way,
+        None,
+        False,
+        False,
+        False,
+        sources,
+        path,
+        other_way,
     )
 
 

@@ -276,7 +276,7 @@ class Cell:
 
     def uses(self, technique: str, request: Request) -> bool:
         """Whether this request goes with a technique: its switch and its trial decide (books/switches.py)."""
-        return not (self.switches.any_off or request.sampled) or self.switches.uses(technique, request)
+        return not (self.switches.off or request.sampled) or self.switches.uses(technique, request)
 
     @property
     def in_grace(self) -> bool:

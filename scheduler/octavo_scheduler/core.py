@@ -103,7 +103,7 @@ class Core:
             self._fire_timers()
         if now_us >= self._next_audit_us:
             self._audit()
-        for worker in list(touched):
+        for worker in list(touched) if touched else ():
             if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
@@ -135,9 +135,11 @@ class Core:
 
     def _accrue_hungry(self, worker: Worker) -> None:
         """Their tables may grow now."""
+        now_us = self.cell.now_us
         for sequence in worker.hungry:
-            accrue(sequence, worker.block_bytes, self.cell.now_us)
-            if not sequence.outgrew:
+            if sequence.accrued_us != now_us:
+                accrue(sequence, worker.block_bytes, now_us)
+            if sequence.output and not sequence.outgrew:
                 learn.from_growth(self.cell, sequence)
 
     def collect(self, gateway: int) -> list[Update]:

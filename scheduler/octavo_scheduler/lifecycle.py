@@ -70,7 +70,8 @@ def submit(cell: Cell, event: Submitted) -> None:
         if known.outcome is None or known.outcome.outcome == "finished":
             attach(cell, gateway, event.request_id, known, event.choices if event.attempt > 1 else [])
             return
-    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
+    default = cell.policy.default_slo_class
+    slo = cell.classes.get(event.slo_class or default) or resolve(event.slo_class, default, cell.classes)
     privileged = event.attempt > 1 and _privileged(cell, event)
     terms = _refusal(cell, event, slo, privileged) or knock(cell, event, slo, privileged)
     if isinstance(terms, Outcome):
@@ -179,38 +180,33 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     stale = event.cache.generation != cell.caching.generations.get(event.tenant, 0)
     blended = cell.policy.blending and not stale and not event.cache_off and blend.wanted(event)
     keyless = event.cache_off or stale or blended
-    request = Request(
-        request_id=event.request_id,
-        tenant=event.tenant,
-        prompt=event.prompt,
-        prompt_keys=[] if keyless else event.prompt_keys,
-        namespace_root=b"" if keyless else event.namespace_root,
-        cache=event.cache,
-        namespace_tag=event.namespace_tag,
-        blended=blended,
-        sampling=event.sampling,
-        logprobs=event.logprobs,
-        max_tokens=terms.max_tokens,
-        arrival_us=now - event.age_us,
-        submitted_us=now,
-        priority=event.priority,
-        slo_class=event.slo_class or cell.policy.default_slo_class,
-        deadline_us=now + terms.deadline_us if terms.deadline_us else 0,
-        traceparent=event.traceparent,
-        idempotency_key=event.idempotency_key,
-        sampled=sampled_for(event.request_id, share) if (share := cell.policy.counterfactual_share) > 0 else (),
-        body_hash=event.body_hash,
-        gateway_state=event.gateway_state,
-        resubmitted=event.attempt > 1 and cell.in_grace,
-        attempts=max(1, event.attempt),
-        waiting_since_us=now,
-        pool=terms.pool,
-        degraded=terms.degraded,
-        claimed_kv_tokens=terms.kv_tokens,
-        claimed_gpu_us=terms.gpu_us,
-        forecast=terms.forecast,
-        foreseen=terms.foreseen,
+    request = Request(  # by place: names are looked up one by one, among as many as it has
+        event.request_id,
+        event.tenant,
+        event.prompt,
+        [] if keyless else event.prompt_keys,
+        event.sampling,
+        event.logprobs,
+        terms.max_tokens,
+        now - event.age_us,
+        now,
+        event.priority,
+        event.slo_class or cell.policy.default_slo_class,
+        now + terms.deadline_us if terms.deadline_us else 0,
+        event.traceparent,
+        event.idempotency_key,
+        event.body_hash,
+        event.gateway_state,
+        b"" if keyless else event.namespace_root,
     )
+    request.cache, request.namespace_tag, request.waiting_since_us = event.cache, event.namespace_tag, now
+    request.pool, request.degraded, request.blended = terms.pool, terms.degraded, blended
+    request.claimed_kv_tokens, request.claimed_gpu_us = terms.kv_tokens, terms.gpu_us
+    request.forecast, request.foreseen = terms.forecast, terms.foreseen
+    if cell.policy.counterfactual_share > 0:
+        request.sampled = sampled_for(event.request_id, cell.policy.counterfactual_share)
+    if event.attempt > 1:
+        request.resubmitted, request.attempts = cell.in_grace, event.attempt
     if len(event.choices) == 1 and not terms.degraded:
         request.sized_for = cell.fleet.version  # never_fits was asked for just this size
     if event.pause_tool or event.pause_expected_us:

@@ -80,10 +80,10 @@ def _best_on(
     cell: Cell, request: Request, accepting: list[Worker], group: list[Choice], keys: list[bytes]
 ) -> Plan | None:
     """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
+    if len(accepting) == 1:
+        return _plan(cell, accepting[0], group, keys) if accepting[0].free_slots else None
     if not _has_slot(accepting):
         return None
-    if len(accepting) == 1:
-        return _plan(cell, accepting[0], group, keys)
     routed = cell.uses("routing", request)
     rated, most = _rated(cell, accepting, keys if routed else [], group[0].length)
     if request.blended:
@@ -220,9 +220,10 @@ def waits_for_join(cell: Cell, request: Request, plan: Plan) -> bool:
 
     One's own prefill would stand behind what is queued there, the other's included.
     """
-    if not cell.policy.join_prefill or not plan.worker.computing or not cell.uses("join", request):
+    start = len(plan.matched) + plan.head_blocks + len(plan.load_keys)
+    if start >= len(plan.keys) or plan.keys[start] not in plan.worker.computing:
         return False
-    if not _join_run(plan.worker, plan.keys, len(plan.matched) + plan.head_blocks + len(plan.load_keys)):
+    if not cell.policy.join_prefill or not cell.uses("join", request):
         return False
     if request.join_until_us < 0:
         worker, budget = plan.worker, cell.policy.max_num_batched_tokens

@@ -60,24 +60,25 @@ def admit(cell: Cell, plan: Plan) -> None:
     siblings = _seat_siblings(cell, plan, leader, rank) if len(plan.choices) > 1 else []
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
     # a head is computed here and now; blocks of a load are there, or missing, for everybody alike
-    _note_computing(worker, leader, len(plan.matched) + (0 if plan.head_blocks else len(plan.load_keys)))
+    head = plan.head_blocks
+    _note_computing(worker, leader, len(plan.matched) + (0 if head else len(plan.load_keys)))
     number = worker.order(
-        Admit(
-            seq=leader.seq,
-            slot=leader.slot,
-            tokens=pack_u32(leader_choice.tokens()),
-            prompt_len=len(request.prompt),
-            cached_len=start_len,
-            block_ids=table[:],
-            sampling=request.sampling,
-            seed=leader_choice.seed,
-            deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
-            rank=turn,
-            max_len=request.max_len,
-            request_id=request.request_id,
-            traceparent=request.traceparent,
-            wait_xfer=wait_xfer,
-            wait_base=cached_len + plan.head_blocks * worker.block_tokens,
+        Admit(  # by place: names are looked up one by one
+            leader.seq,
+            leader.slot,
+            pack_u32(leader_choice.tokens() if leader_choice.output else request.prompt),
+            len(request.prompt),
+            start_len,
+            table[:],
+            request.sampling,
+            leader_choice.seed,
+            max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
+            turn,
+            request.max_len,
+            request.request_id,
+            request.traceparent,
+            wait_xfer,
+            wait_base=cached_len + head * worker.block_tokens,
             stop_after=1 if plan.target is not None else 0,
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
             blend_parts=plan.blend.parts if plan.blend is not None else [],
