@@ -71,7 +71,7 @@ def blocks_for(positions: int, block_tokens: int) -> int:
 
 def max_positions(request: Request) -> int:
     """KV positions a choice can ever need: the last token's KV is never written."""
-    return max(1, request.max_len - 1)
+    return max(1, len(request.prompt) + request.max_tokens - 1)
 
 
 def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens: int) -> int:
@@ -114,11 +114,14 @@ def next_group(waiting: list[Choice]) -> list[Choice]:
 def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes]:
     """Keys of the choice's full blocks that leave at least one token to compute; empty when caching is off."""
     request = choice.request
-    limit = (choice.length - 1) // block_tokens
-    if not limit or not policy.prefix_cache or not request.cacheable(block_tokens):
+    prompt, known = len(request.prompt), len(request.prompt_keys)
+    limit = (prompt + len(choice.output) - 1) // block_tokens
+    if not limit or not policy.prefix_cache:
         return []
-    if limit <= len(request.prompt_keys):
+    if limit <= known == prompt // block_tokens:
         return request.prompt_keys[:limit]
+    if not request.cacheable(block_tokens):
+        return []
     choice.key(limit - 1, block_tokens)
     return (request.prompt_keys + choice.output_keys)[:limit]
 
@@ -259,11 +262,11 @@ def margin_blocks(worker: Worker, policy: Policy) -> int:
 
 def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     """Whether the plan can start now."""
-    worker = plan.worker
+    worker, pool = plan.worker, plan.worker.pool
     if len(plan.choices) > len(worker.free_slots) or worker.preempting:
         return False  # a newcomer could share blocks that a victim was chosen to give back
-    free = worker.pool.free_blocks
-    usable = worker.pool.usable_blocks
+    free = pool.empty_blocks + pool.cached_blocks
+    usable = pool.usable_blocks
     if not worker.sequences:
         return plan.free_needed <= free
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only

@@ -96,7 +96,7 @@ class Core:
         if event.now_us > cell.now_us:
             cell.now_us = event.now_us
         now_us, touched = cell.now_us, cell.touched
-        cell.effects = effects = cell.fresh_effects()
+        cell.effects = effects = Effects([], [], [], set(), [], False, 0, [], [])
         self._handlers[type(event)](event)
         alone = cell.newcomer is not None and self._comes_alone()
         if 0 < cell.timers.next_us <= now_us:
@@ -126,8 +126,10 @@ class Core:
         for worker in touched:
             if worker.offload_candidates:
                 self._offload(worker)
-            if worker.orders:
-                effects.orders.append((worker.epoch, worker.take_orders()))
+            if orders := worker.orders:
+                worker.orders = []  # take_orders, in line
+                worker.ordered += len(orders)
+                effects.orders.append((worker.epoch, orders))
         touched.clear()
         timer_us, audit_us = cell.timers.next_us, self._next_audit_us
         effects.next_wakeup_us = timer_us if 0 < timer_us < audit_us else audit_us
@@ -312,7 +314,7 @@ class Core:
             plan is None
             or plan.waits
             or (plan.worker.computing and placement.waits_for_join(cell, request, plan))
-            or cell.tenants.over_share(plan.worker, request.tenant, plan.free_needed + plan.growth)
+            or (cell.tenants.limited and cell.tenants.over_share(plan.worker, request.tenant, plan.free_needed + plan.growth))
             or not (plan.fits or fits(plan, cell.policy, cell.history))
         ):
             cell.queue.stay(request)

@@ -73,7 +73,10 @@ def submit(cell: Cell, event: Submitted) -> None:
     default = cell.policy.default_slo_class
     slo = cell.classes.get(event.slo_class or default) or resolve(event.slo_class, default, cell.classes)
     privileged = event.attempt > 1 and _privileged(cell, event)
-    terms = _refusal(cell, event, slo, privileged) or knock(cell, event, slo, privileged)
+    terms: Terms | Outcome | None = None
+    if slo is None or not _is_plain(cell, event, slo):
+        terms = _refusal(cell, event, slo, privileged)
+    terms = terms or knock(cell, event, slo, privileged)
     if isinstance(terms, Outcome):
         note_rejected(cell, event, terms)
         refuse(cell, gateway, event.request_id, terms)
@@ -84,11 +87,11 @@ def submit(cell: Cell, event: Submitted) -> None:
     cell.tenants.open(request, terms.charged_tokens, cell.now_us)
     if terms.degraded:
         cell.counters["requests_degraded"] += 1
-    emitted = [len(choice.output) for choice in request.choices]
+    emitted = [0] if len(request.choices) == 1 and not request.work_done else [len(c.output) for c in request.choices]
     delivery = _deliver(cell, gateway, event.request_id, request, emitted)
     if request.deadline_us:
         cell.timers.at(request.deadline_us, "deadline", request)
-    if any([start.emitted or start.finished for start in event.choices]):
+    if request.work_done or any([start.finished for start in event.choices]):
         _go_on(cell, event, request, delivery)
     if event.resumes:
         pauses.resume(cell, request, event.resumes)
@@ -108,6 +111,20 @@ def _go_on(cell: Cell, event: Submitted, request: Request, delivery: Delivery) -
             finish_choice(cell, choice, "length")
     if not request.waiting_choices():
         _finish_if_done(cell, request)
+
+
+def _is_plain(cell: Cell, event: Submitted, slo: SloClass) -> bool:
+    """Whether `_refusal` has nothing to say, as of nearly every request."""
+    fleet, prompt = cell.fleet, len(event.prompt)
+    size = prompt + event.max_tokens
+    return (
+        prompt > 0 < event.max_tokens
+        and len(event.choices) == 1
+        and size - 1 <= fleet.most_positions(slo.pool)  # 0 without a worker
+        and size <= fleet.longest_context()
+        and (not event.slo_class or event.slo_class in cell.classes)
+        and not (cell.draining or event.cache.pin or event.choices[0].emitted)
+    )
 
 
 def _refusal(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) -> Outcome | None:
@@ -177,8 +194,9 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, po
 def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     now = cell.now_us
     # keys of a namespace that was rotated meanwhile must neither be found nor left behind
-    stale = event.cache.generation != cell.caching.generations.get(event.tenant, 0)
-    blended = cell.policy.blending and not stale and not event.cache_off and blend.wanted(event)
+    policy, generations = cell.policy, cell.caching.generations
+    stale = event.cache.generation != (generations.get(event.tenant, 0) if generations else 0)
+    blended = policy.blending and not stale and not event.cache_off and blend.wanted(event)
     keyless = event.cache_off or stale or blended
     request = Request(  # by place: names are looked up one by one, among as many as it has
         event.request_id,
@@ -191,7 +209,7 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         now - event.age_us,
         now,
         event.priority,
-        event.slo_class or cell.policy.default_slo_class,
+        event.slo_class or policy.default_slo_class,
         now + terms.deadline_us if terms.deadline_us else 0,
         event.traceparent,
         event.idempotency_key,
@@ -203,8 +221,8 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     request.pool, request.degraded, request.blended = terms.pool, terms.degraded, blended
     request.claimed_kv_tokens, request.claimed_gpu_us = terms.kv_tokens, terms.gpu_us
     request.forecast, request.foreseen = terms.forecast, terms.foreseen
-    if cell.policy.counterfactual_share > 0:
-        request.sampled = sampled_for(event.request_id, cell.policy.counterfactual_share)
+    if policy.counterfactual_share > 0:
+        request.sampled = sampled_for(event.request_id, policy.counterfactual_share)
     if event.attempt > 1:
         request.resubmitted, request.attempts = cell.in_grace, event.attempt
     if len(event.choices) == 1 and not terms.degraded:

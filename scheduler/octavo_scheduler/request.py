@@ -399,8 +399,9 @@ class Request:
 
     def waiting_choices(self) -> list[Choice]:
         """Choices that want a residency."""
-        if len(self.choices) == 1:
-            return self.choices[:] if self.choices[0].phase is _WAITING else []
+        choices = self.choices
+        if len(choices) == 1:
+            return choices[:] if choices[0].phase is _WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
 
     def size_bytes(self) -> int:

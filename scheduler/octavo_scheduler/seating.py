@@ -55,7 +55,7 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.max_positions = leader.length
         worker.ungranted += leader.ungranted(worker.block_tokens)
     leader.forecast_start_us = forecast_us
-    if plain:
+    if plain and leader.behind >= worker.pace.budget - len(worker.sequences):
         chunks.begin(cell, worker, leader)
     siblings = _seat_siblings(cell, plan, leader, rank) if len(plan.choices) > 1 else []
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
@@ -112,7 +112,8 @@ def _seat_siblings(cell: Cell, plan: Plan, leader: Sequence, rank: int) -> list[
 
 def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:
     request, now_us, size = choice.request, cell.now_us, worker.block_tokens
-    seq, slot, length, most = cell.number(), worker.free_slots.pop(), choice.length, max_positions(request)
+    length, most = len(request.prompt) + len(choice.output), max_positions(request)
+    seq, slot = cell.number(), worker.free_slots.pop()
     sequence = Sequence(seq, slot, rank, worker.epoch, choice, table, length, cached_len, cached_len, most, now_us)
     sequence.accrued_us = now_us
     sequence.walked = cached_len // size

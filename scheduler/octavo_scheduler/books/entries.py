@@ -50,7 +50,8 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     """A sequence was seated: what the cache, a join and the choice of the worker gave it."""
     worker, request = plan.worker, leader.choice.request
     who, costs, blocks = who_is(request), worker.costs, len(plan.matched)
-    price(cell, worker)
+    if worker.holding.at_us != cell.now_us:
+        price(cell, worker)
     if blocks:
         worker.holding.leave(plan.matched)
     if worker.holding.due_ms:

@@ -29,10 +29,11 @@ class Rest:
 class Holding:
     """The cached blocks of one worker's pool. Milliseconds of worker time."""
 
-    __slots__ = ("_at_us", "_integral_ms", "_of_block", "_open", "due_ms")
+    __slots__ = ("_integral_ms", "_of_block", "_open", "at_us", "due_ms")
 
     def __init__(self, now_us: int) -> None:
-        self._at_us = now_us
+        self.at_us = now_us
+        """Up to when the price is known."""
         self._integral_ms = 0.0  # of the price of one block
         self._of_block: dict[int, Rest] = {}
         self._open: dict[Rest, None] = {}
@@ -41,8 +42,8 @@ class Holding:
 
     def advance(self, now_us: int, scarcity: float, pool_blocks: int) -> None:
         """Time passes; since the last call the pool's blocks were wanted this much."""
-        self._integral_ms += (now_us - self._at_us) / 1000 * scarcity / max(1, pool_blocks)
-        self._at_us = now_us
+        self._integral_ms += (now_us - self.at_us) / 1000 * scarcity / max(1, pool_blocks)
+        self.at_us = now_us
 
     def rest(self, blocks: Iterable[int], owner: Owner) -> None:
         """These stay in the cache now that `owner` leaves them. What was noted of them before is due."""

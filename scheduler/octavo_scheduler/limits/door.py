@@ -48,9 +48,17 @@ def knock(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) 
         return terms
     if not cell.fleet.accepting(terms.pool):
         return _pool_away(terms.pool)
-    refused = _queue_refusal(cell, event, terms)
-    if refused is None and (refused := cell.tenants.refusal(event.tenant, terms.charged_tokens, cell.now_us)):
-        cell.tenants.refused(event.tenant, cell.now_us)
+    tenants, policy, waiting = cell.tenants, cell.policy, cell.queue.load.total
+    refused = None
+    if (
+        waiting.requests >= policy.max_waiting_requests
+        or waiting.prompt_tokens + len(event.prompt) > policy.max_waiting_prompt_tokens
+        or policy.max_waiting_kv_tokens
+        or policy.max_waiting_gpu_us
+    ):  # of nearly no request
+        refused = _queue_refusal(cell, event, terms)
+    if refused is None and tenants.limited and (refused := tenants.refusal(event.tenant, terms.charged_tokens, cell.now_us)):
+        tenants.refused(event.tenant, cell.now_us)
     if refused is not None:
         return refused
     watched = int(cell.counters["requests_submitted"]) % WATCHED_SHARE == 0
@@ -96,13 +104,6 @@ def _queue_refusal(cell: Cell, event: Submitted, terms: Terms) -> Outcome | None
     """A limit of the queue that the request exceeds. Without anyone waiting, only the count can refuse."""
     policy, waiting = cell.policy, cell.queue.load.total
     prompt = len(event.prompt)
-    if (
-        waiting.requests < policy.max_waiting_requests
-        and waiting.prompt_tokens + prompt <= policy.max_waiting_prompt_tokens
-        and not policy.max_waiting_kv_tokens
-        and not policy.max_waiting_gpu_us
-    ):
-        return None  # nearly every request
     workers = max(1, len(cell.fleet.accepting()))
     limits = (
         ("requests", "requests", waiting.requests, 1, policy.max_waiting_requests, "max_waiting_requests"),

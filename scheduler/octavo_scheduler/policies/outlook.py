@@ -29,8 +29,9 @@ class Outlook:
         self._unknown = StepCosts(Calibration())
 
     def _costs(self) -> StepCosts:
-        worker = next(iter(self._fleet.workers.values()), None)
-        return worker.costs if worker is not None else self._unknown
+        for worker in self._fleet.workers.values():
+            return worker.costs
+        return self._unknown
 
     def prefill_us(self, request: Request) -> float:
         """All that it lacks, cached prefixes not considered; the first choice's when it has several."""
@@ -61,4 +62,7 @@ class Outlook:
             deadline_us = request.arrival_us + (int(target.ttft_ms * 1000) or NO_TARGET_US)
             if request.deadline_us and request.deadline_us < deadline_us:
                 deadline_us = request.deadline_us
-        return deadline_us - int(self.prefill_us(request))
+        if request.work_done:
+            return deadline_us - int(self.prefill_us(request))
+        costs, tokens = self._costs(), len(request.prompt)  # prefill_us, in line
+        return deadline_us - int(-(-tokens // self._budget_alone) * costs.fixed_us + tokens * costs.prefill_token_us)
