@@ -114,7 +114,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     index.rest(sequence.blocks, cell.now_us)
     entries.rested(cell, worker, sequence)
     freed = pool.drop_all(reversed(sequence.blocks))
-    pool.drop_all(reversed(sequence.sources))
+    if sequence.sources:
+        pool.drop_all(reversed(sequence.sources))
     request.blocks_freed += freed
     if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
         left = sum(not pool.sequences_of(block) for block in sequence.blocks)

@@ -38,8 +38,7 @@ def rested(cell: Cell, worker: Worker, sequence: Sequence) -> None:
     """Its indexed blocks stay in the cache when it leaves."""
     index, request = worker.index, sequence.choice.request
     price(cell, worker)
-    blocks = [block for block in sequence.blocks if index.key_of(block) is not None]
-    worker.holding.rest(blocks, (_cache_of(request), who_is(request)))
+    worker.holding.rest(index.indexed(sequence.blocks), (_cache_of(request), who_is(request)))
 
 
 def _cache_of(request: Request) -> str:

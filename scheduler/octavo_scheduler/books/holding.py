@@ -47,10 +47,11 @@ class Holding:
 
     def rest(self, blocks: Iterable[int], owner: Owner) -> None:
         """These stay in the cache now that `owner` leaves them. What was noted of them before is due."""
-        rest = Rest(owner, self._integral_ms)
+        rest, of_block = Rest(owner, self._integral_ms), self._of_block
         for block in blocks:
-            self._take(block)
-            self._of_block[block] = rest
+            if block in of_block:
+                self._take(block)
+            of_block[block] = rest
             rest.blocks += 1
         if rest.blocks:
             self._open[rest] = None
