@@ -165,6 +165,7 @@ class Core:
             cell.effects.close_workers.append((event.epoch, why))
             return
         worker = Worker(event, cell.policy)
+        worker.index.known_heads = cell.fleet.heads
         cell.fleet.workers[worker.epoch] = worker
         if cell.policy.prefix_cache:
             held = zip(event.resident, event.resident_parents, strict=False)
@@ -456,6 +457,7 @@ class Core:
                 entries.price(cell, worker)
                 entries.settle(cell, worker)
         cell.registry.expire(cell.now_us)
+        cell.fleet.tidy_heads()
         pauses.tick(cell)
         cell.caching.drop_ended_pins()
         build.tend(cell)

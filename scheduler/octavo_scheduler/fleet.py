@@ -22,6 +22,7 @@ EVICTIONS = ("admission", "growth", "shrink")
 
 
 REUSE_MEMORY = 0.05
+SPARE_HEADS = 100_000
 QUIET_LEAST_US = 1_500_000
 """An idle worker reports once a second."""
 
@@ -357,7 +358,19 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_longest", "_roomiest", "_shapes", "gateways", "splits", "stores", "version", "workers")
+    __slots__ = (
+        "_accepting",
+        "_longest",
+        "_roomiest",
+        "_shapes",
+        "gateways",
+        "has_stores",
+        "heads",
+        "splits",
+        "stores",
+        "version",
+        "workers",
+    )
 
     def __init__(self) -> None:
         self._shapes: dict[str, list[Shape]] = {}  # by pool
@@ -366,6 +379,8 @@ class Fleet:
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self.version = 0  # counts what `changed` was told
         self.splits = False  # a worker only prefills for others
+        self.has_stores = False  # a worker names a kvstore, connected or not
+        self.heads: set[bytes] = set()  # first keys that some worker may have or compute: who is not here is nowhere
         self.workers: dict[int, Worker] = {}  # by epoch
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
@@ -450,7 +465,18 @@ class Fleet:
         self._longest = -1
         self._accepting.clear()
         self.splits = any(worker.role == "prefill" for worker in self.workers.values())
+        self.has_stores = any(worker.store_id for worker in self.workers.values())
         self.version += 1
+
+    def tidy_heads(self) -> None:
+        """Forgets first keys that no worker has any more, once they may be many; call it now and then."""
+        if len(self.heads) > SPARE_HEADS:
+            held: set[bytes] = set()
+            for worker in self.workers.values():
+                held.update(worker.index.heads(), worker.computing)
+            if 2 * len(held) < len(self.heads):
+                self.heads.clear()
+                self.heads |= held
 
     def max_request_blocks(self) -> int:
         """Usable blocks of the largest pool; 0 without a worker."""

@@ -85,6 +85,12 @@ def _best_on(
     if not _has_slot(accepting):
         return None
     routed = cell.uses("routing", request)
+    if not (cell.fleet.has_stores or request.blended or (keys and keys[0] in cell.fleet.heads)):
+        cheapest = accepting[_cheapest(cell, accepting, group[0].length)]
+        plan = _plan(cell, cheapest, group, keys)
+        plan.fits = fits(plan, cell.policy, cell.history)
+        if plan.fits:
+            return plan
     rated, most = _rated(cell, accepting, keys if routed else [], group[0].length)
     if request.blended:
         rated = [_blend_rated(cell, accepting[rating[1]], group[0], rating) for rating in rated]
@@ -177,6 +183,24 @@ def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) ->
             rating = (cost_us, at, 0)
         rated.append(rating)
     return rated, most
+
+
+def _cheapest(cell: Cell, workers: list[Worker], length: int) -> int:
+    """Which of the workers is the cheapest for a prompt of which none holds anything: as `_rated`, in one pass."""
+    budget = max(1, cell.policy.max_num_batched_tokens)
+    blocks = blocks_for(length + 1, workers[0].block_tokens)
+    best, best_us = 0, float("inf")
+    for at, worker in enumerate(workers):
+        costs, tokens = worker.costs, length + worker.backlog
+        chunk_us = costs.fixed_us + len(worker.sequences) * costs.decode_seq_us
+        cost_us = -(-tokens // budget) * chunk_us + tokens * costs.prefill_token_us
+        if cost_us < best_us:
+            if blocks > worker.pool.empty_blocks:
+                cost_us += pressure_us(worker, blocks)
+                if cost_us >= best_us:
+                    continue
+            best, best_us = at, cost_us
+    return best
 
 
 def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -> Rating:

@@ -146,7 +146,7 @@ class Sequence:
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
-    calm: bool = False  # it decodes, and nothing of it but its table and the index need be looked at (reports.py)
+    calm_until: int = 0  # it decodes, and up to here nothing of it but its table need be looked at (reports.py)
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
     deliveries: list[Delivery] = field(init=False, repr=False)
@@ -190,7 +190,7 @@ class Choice:
         """It is done: no further token is its own."""
         self.phase = Phase.DONE
         if self.sequence is not None:
-            self.sequence.calm = False
+            self.sequence.calm_until = 0
 
     def tokens(self) -> array[int]:
         """Prompt + output."""

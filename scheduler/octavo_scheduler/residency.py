@@ -265,7 +265,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
         request.losses += 1
         for choice in request.choices:
             if choice.sequence is not None:
-                choice.sequence.calm = False  # its next token ends the count
+                choice.sequence.calm_until = 0  # its next token ends the count
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
     handoff.retarget(cell, worker)

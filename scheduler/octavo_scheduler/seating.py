@@ -163,6 +163,8 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
 
 def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
+    if not start_block and leader.choice.request.prompt_keys:
+        worker.index.known_heads.add(leader.choice.request.prompt_keys[0])
     computing, block_of, pending = worker.computing, worker.index.block_of, leader.pending_keys
     for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
         if key not in computing and key not in block_of:

@@ -28,7 +28,7 @@ RAISE_AFTER_US = SECOND_US // 2
 class Pace:
     """One worker's budget with decodes, and the targets that it follows."""
 
-    __slots__ = ("_raise_since_us", "_targets_us", "alone", "budget", "headroom", "whole")
+    __slots__ = ("_least_us", "_raise_since_us", "_targets_us", "alone", "budget", "headroom", "whole")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -40,6 +40,7 @@ class Pace:
         self.whole = 0
         """Prefills under way that are not to be cut: `budget` rests (books/chunks.py)."""
         self._targets_us: Counter[int] = Counter()  # ITL target -> running sequences; without one: none
+        self._least_us = 0
         self._raise_since_us = -1
 
     def join(self, target_us: int) -> bool:
@@ -48,6 +49,7 @@ class Pace:
             return False
         stricter = target_us < min(self._targets_us, default=target_us + 1)
         self._targets_us[target_us] += 1
+        self._least_us = min(self._targets_us)
         return stricter
 
     def leave(self, target_us: int) -> None:
@@ -56,10 +58,11 @@ class Pace:
             self._targets_us[target_us] -= 1
             if not self._targets_us[target_us]:
                 del self._targets_us[target_us]
+                self._least_us = min(self._targets_us, default=0)
 
     def target_us(self) -> int:
         """The strictest target; 0: none."""
-        return min(self._targets_us, default=0)
+        return self._least_us
 
     def felt(self, gap_us: float, alone_us: float) -> None:
         """A step with prefill beside decodes ended `gap_us` after the one before; the decodes alone were predicted to take `alone_us`."""

@@ -27,7 +27,7 @@ class PrefixIndex:
     """
 
     __slots__ = ("_block_bytes", "_block_cost_us", "_kept", "_key_of", "_node_of", "_on_forget", "_pins", "_root",
-                 "_victims", "block_of", "cut_blocks", "nodes", "pool")  # fmt: skip
+                 "_victims", "block_of", "cut_blocks", "known_heads", "nodes", "pool")  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class PrefixIndex:
         self._pins = Pins()
         self._kept: dict[Node, None] = {}  # nodes whose priority ends
         self.block_of: dict[bytes, int] = {}  # others only look keys up in it
+        self.known_heads: set[bytes] = set()
+        """Keys of all heads of chains that were ever here; workers of a fleet share one (Fleet.heads)."""
         self.nodes = 0
         self.cut_blocks = 0
         """Blocks in use that left the index because one before them had to go."""
@@ -219,6 +221,8 @@ class PrefixIndex:
         if above is self._root or above.children or above.hits or above.priority:
             node = Node(above, above.end, [block], heat)
             above.children[key] = node
+            if above is self._root:
+                self.known_heads.add(key)
             self.nodes += 1
         else:
             node = above
