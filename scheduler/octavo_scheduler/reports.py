@@ -231,7 +231,7 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
             sequence.walked = at - 1
             continue
         blocks = sequence.blocks[at:full]
-        if not index.add_run(keys, blocks, parent, cell.now_us):
+        if len(keys) == 1 or not index.add_run(keys, blocks, parent, cell.now_us):
             del keys[1:], blocks[1:]
             if not index.add(keys[0], blocks[0], parent, cell.now_us):
                 blocks = []

@@ -105,8 +105,15 @@ class Cost:
         }
 
 
+class _EachToken:
+    """What each token of a sequence touches lies together: a base's slots come first, and each class's by their names."""
+
+    __slots__ = ("accounts", "blocks", "calm_until", "computed_len", "cost", "deliveries", "length", "max_positions",
+                 "output", "stopping")  # fmt: skip
+
+
 @dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(_EachToken):
     """One residency of a choice on a worker. Lengths in tokens; `blocks` is its block table."""
 
     seq: int

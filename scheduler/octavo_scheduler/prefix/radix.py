@@ -155,7 +155,7 @@ class PrefixIndex:
             above = self._node(last)
             if above.blocks[-1] != last:
                 above = self._split(above, above.blocks.index(last) + 1)
-        self.pool.hold_index(block)
+        self.pool.hold_index_all((block,))
         self._append(above, key, block, use_at(now_us))
         return True
 
