@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency, seating
+from octavo_scheduler import draining, lifecycle, newcomers, placement, prefetching, reports, residency, seating
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import step_policy, top_up
 from octavo_scheduler.books import entries
@@ -98,7 +98,7 @@ class Core:
         now_us, touched = cell.now_us, cell.touched
         cell.effects = effects = Effects([], [], [], set(), [], False, 0, [], [])
         self._handlers[type(event)](event)
-        alone = cell.newcomer is not None and self._comes_alone()
+        alone = cell.newcomer is not None and newcomers.comes_alone(cell, self._next_audit_us)
         if 0 < cell.timers.next_us <= now_us:
             self._fire_timers()
         if now_us >= self._next_audit_us:
@@ -108,7 +108,7 @@ class Core:
                 self._accrue_hungry(worker)
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
         if alone:
-            self._admit_newcomer()
+            newcomers.admit(cell)
         if cell.admission_due:
             cell.admission_due = False
             self._admit_waiting()
@@ -277,52 +277,6 @@ class Core:
                 transfer.order_number = worker.order(order)
 
     # -- admission -------------------------------------------------------------------------------------------------
-
-    def _comes_alone(self) -> bool:
-        """Whether nothing but the newcomer asks for an admission in this event: else it waits in its line for its turn."""
-        cell = self.cell
-        request, now_us, timer_us = cell.newcomer, cell.now_us, cell.timers.next_us
-        assert request is not None
-        if (
-            len(cell.queue)
-            or cell.arriving
-            or cell.touched
-            or cell.admission_due
-            or cell.fleet.splits
-            or 0 < timer_us <= now_us
-            or now_us >= self._next_audit_us
-            or len(request.choices) > 1
-            or request.resubmitted
-            or request.sized_for != cell.fleet.version
-            or cell.policy.batching != "continuous"
-        ):
-            cell.newcomer = None
-            cell.queue.push(request)
-            cell.admission_due = True
-            return False
-        return True
-
-    def _admit_newcomer(self) -> None:
-        """Seats it when it can start at once; else it goes the way of all that wait."""
-        cell = self.cell
-        request, cell.newcomer = cell.newcomer, None
-        assert request is not None
-        cell.queue.enter(request, cell.now_us)
-        plan = None
-        if len(cell.tenants_about) < 2 or not has_its_share(cell, request):
-            plan = placement.best_plan(cell, request)
-        if (
-            plan is None
-            or plan.waits
-            or (plan.worker.computing and placement.waits_for_join(cell, request, plan))
-            or (cell.tenants.limited and cell.tenants.over_share(plan.worker, request.tenant, plan.free_needed + plan.growth))
-            or not (plan.fits or fits(plan, cell.policy, cell.history))
-        ):
-            cell.queue.stay(request)
-            cell.admission_due = True
-            return
-        seating.admit(cell, plan)
-        cell.queue.leave(request)
 
     def _admit_waiting(self) -> None:
         """Head first and no overtaking, except past requests that wait for something of their own."""

@@ -70,10 +70,7 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
 
 
 def _has_slot(workers: list[Worker]) -> bool:
-    for worker in workers:
-        if worker.free_slots:
-            return True
-    return False
+    return bool(workers and workers[0].free_slots) or any(worker.free_slots for worker in workers)
 
 
 def _best_on(

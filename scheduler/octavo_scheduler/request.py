@@ -33,6 +33,7 @@ class Phase(IntEnum):
 
 _WAITING = Phase.WAITING  # a member of an enum is looked up by a metaclass
 
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The one terminal outcome of a request."""

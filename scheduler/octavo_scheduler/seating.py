@@ -20,7 +20,6 @@ from octavo_scheduler.preloads import blend, wishes
 from octavo_scheduler.request import Choice, LoadRecord, Phase, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
 
-
 _RUNNING = Phase.RUNNING
 
 

@@ -57,7 +57,11 @@ def knock(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) 
         or policy.max_waiting_gpu_us
     ):  # of nearly no request
         refused = _queue_refusal(cell, event, terms)
-    if refused is None and tenants.limited and (refused := tenants.refusal(event.tenant, terms.charged_tokens, cell.now_us)):
+    if (
+        refused is None
+        and tenants.limited
+        and (refused := tenants.refusal(event.tenant, terms.charged_tokens, cell.now_us))
+    ):
         tenants.refused(event.tenant, cell.now_us)
     if refused is not None:
         return refused
