@@ -47,6 +47,7 @@ from octavo_gateway.requests import (
 from octavo_gateway.spans import RequestSpan
 from octavo_gateway.tenants import TenantDirectory, wire_id
 from octavo_gateway.tokenizer import THREAD_TEXT_CHARS
+from octavo_gateway.tool_turns import ToolTurns
 from octavo_gateway.upstream import Upstream
 
 DEADLINE_GRACE_S: Final = 0.5
@@ -96,6 +97,7 @@ class OctavoGateway:
         self._log = log
         self._clock = clock
         self._gate = gate or Gate(open=True)
+        self._turns = ToolTurns(upstream)
         self._live: dict[tuple[str, str], LiveRequest] = {}  # (tenant, request id)
         self._by_key: dict[tuple[str, str], LiveRequest] = {}  # (tenant, idempotency key)
         self._ackable: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -151,6 +153,7 @@ class OctavoGateway:
         self._admission.check(params, limits)
         tokenizing_ns = time.time_ns()
         tokenizing = self._clock()
+        params.resumes = params.resumes or self._turns.continued(tenant, params.messages)
         preload, chunks = await self._continued(params, tenant)
         prompt_ids = await self._encode(params, preload)
         tokenized = self._clock()
@@ -350,8 +353,6 @@ class OctavoGateway:
         self._admission.check_model(model)
         if messages is not None:
             check_messages(messages)
-            for i, message in enumerate(messages):
-                check.text(f"messages[{i}].content", message.content)
             return self._admission.chat.encode(messages, add_generation_prompt=add_generation_prompt)
         if text is None:
             raise check.invalid("text", "neither it nor messages is given; send one")
@@ -419,6 +420,7 @@ class OctavoGateway:
             while len(self._ackable) > KEPT_FOR_ACK:
                 self._ackable.popitem(last=False)
         self._metrics.ended(live)
+        self._turns.ended(live)
         self._on_end(live)
 
     def _refused(self, span: RequestSpan, error: OctavoError) -> None:

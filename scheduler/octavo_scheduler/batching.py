@@ -15,9 +15,7 @@ STEPS_IN_FLIGHT = 2
 
 def step_policy(worker: Worker, policy: Policy) -> StepPolicy:
     """The budgets of one worker."""
-    pace = worker.pace
-    budget = max(pace.budget, policy.budget_alone) if pace.whole else pace.budget
-    return StepPolicy(budget, pace.alone or policy.budget_alone, worker.max_seqs)
+    return StepPolicy(*worker.pace.ordered(policy.budget_alone), worker.max_seqs)
 
 
 def adjust_budget(cell: Cell, worker: Worker, decode_seqs: int, context_tokens: int) -> None:

@@ -82,6 +82,7 @@ class Worker:
         "peer_link",
         "pool",
         "preempting",
+        "prefill_share",
         "promised",
         "recovers_us",
         "reuse",
@@ -91,6 +92,7 @@ class Worker:
         "slots",
         "stalled_us",
         "starved",
+        "stepped_us",
         "steps",
         "store_id",
         "tier_links",
@@ -154,7 +156,9 @@ class Worker:
         self.orders: list[Order] = []  # of the event at hand
         self.ordered = 0  # orders of the events before it
         self.steps = 0
+        self.stepped_us = hello.now_us  # when a step was last reported
         self.busy_share = 0.0  # of the last seconds, in which it stepped
+        self.prefill_share = 0.0  # ... in which it prefilled
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 
     def _forgotten(self, block: int) -> None:
@@ -241,7 +245,11 @@ class Worker:
 
     def pending_release(self) -> int:
         """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
-        released = sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        released = sum(
+            sum(map(self.pool.is_held_once, sequence.blocks)) if sequence.swap else self.exclusive_blocks(sequence)
+            for sequence in self.sequences.values()
+            if sequence.stopping
+        )
         leaving = {
             block
             for transfer in self.transfers.values()
@@ -360,6 +368,7 @@ class Fleet:
 
     __slots__ = (
         "_accepting",
+        "_hosts",
         "_longest",
         "_roomiest",
         "_shapes",
@@ -377,6 +386,7 @@ class Fleet:
         self._longest = -1
         self._roomiest: dict[str, int] = {}  # by pool
         self._accepting: dict[str, list[Worker]] = {}  # by pool
+        self._hosts: dict[str, list[Worker]] = {}  # by store id
         self.version = 0  # counts what `changed` was told
         self.splits = False  # a worker only prefills for others
         self.has_stores = False  # a worker names a kvstore, connected or not
@@ -422,6 +432,13 @@ class Fleet:
         """The worker of that name, if it is connected."""
         return next((worker for worker in self.workers.values() if worker.worker_id == worker_id), None)
 
+    def of_host(self, store_id: str) -> list[Worker]:
+        """The workers that share a kvstore, and so a host."""
+        known = self._hosts.get(store_id)
+        if known is None:
+            known = self._hosts[store_id] = [item for item in self.workers.values() if item.store_id == store_id]
+        return known
+
     def accepting(self, pool: str = "") -> list[Worker]:
         """Workers that may be given new sequences; with a pool's name only those with that label."""
         known = self._accepting.get(pool)
@@ -464,6 +481,7 @@ class Fleet:
         self._shapes.clear()
         self._longest = -1
         self._accepting.clear()
+        self._hosts.clear()
         self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.has_stores = any(worker.store_id for worker in self.workers.values())
         self.version += 1

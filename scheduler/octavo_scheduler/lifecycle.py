@@ -129,7 +129,7 @@ def _is_plain(cell: Cell, event: Submitted, slo: SloClass) -> bool:
 
 def _refusal(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) -> Outcome | None:
     """Why a new request is refused at once."""
-    invalid = _invalid(cell, event)
+    invalid = _invalid(cell, event, slo)
     if invalid:
         return Outcome("rejected", "rejected-invalid", invalid)
     if cell.draining:
@@ -152,7 +152,7 @@ def _privileged(cell: Cell, event: Submitted) -> bool:
     return cell.in_grace or any(choice.emitted for choice in event.choices)
 
 
-def _invalid(cell: Cell, event: Submitted) -> str:
+def _invalid(cell: Cell, event: Submitted, slo: SloClass | None) -> str:
     """What the caller must change, naming the field."""
     prompt = len(event.prompt)
     if not prompt:
@@ -161,7 +161,7 @@ def _invalid(cell: Cell, event: Submitted) -> str:
         return f"max_tokens: {event.max_tokens} is too small; give at least 1"
     if not 1 <= len(event.choices) <= cell.policy.max_num_seqs:
         return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
-    if event.slo_class and event.slo_class not in cell.classes:
+    if slo is None:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     for choice in event.choices:
         if choice.emitted and len(choice.emitted) > event.max_tokens:

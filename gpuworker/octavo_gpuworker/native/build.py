@@ -1,6 +1,7 @@
 """Compiles the library: one unit per instruction set, chosen at run time. `python -m octavo_gpuworker.native.build [folder] [flags]`.
 
-Needs a C++17 compiler with AVX-512 BF16 and AMX intrinsics (GCC 11, Clang 14 or newer) on x86-64; no torch, no pybind.
+Needs a C++17 compiler on x86-64; no torch, no pybind. What it, or its assembler, does not know of AVX-512 BF16 (GCC 10, Clang 9) and AMX
+(GCC 11, Clang 11) is left out: the library then has the instruction sets below.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BASE_FLAGS: Final = (
 )  # fmt: skip
 AVX2: Final = ("-mavx2", "-mfma", "-mf16c")
 AVX512: Final = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16")
-AMX: Final = (*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
+AMX: Final = (*AVX512, "-mamx-tile", "-mamx-bf16")
 UNIT_FLAGS: Final[dict[str, tuple[str, ...]]] = {
     "isa_avx2.cpp": AVX2,
     "isa_avx512.cpp": AVX512,
@@ -34,7 +35,11 @@ UNIT_FLAGS: Final[dict[str, tuple[str, ...]]] = {
     "sampler.cpp": ("-mavx2", "-fno-trapping-math", "-fno-math-errno"),
 }
 """Units without an entry run on any x86-64."""
-
+PROBES: Final[dict[str, str]] = {
+    "isa_avx512.cpp": "#include <immintrin.h>\n__m512 f(__m512 a, __m512bh b) { return _mm512_dpbf16_ps(a, b, b); }\n",
+    "amx.cpp": 'void f() { __asm__ volatile("tdpbf16ps %tmm2, %tmm1, %tmm0"); }\n',
+}
+"""What compiler and assembler must take for a unit to have its flags; without them it brings no kernels."""
 
 SEAL: Final = b"OCTVLIB1"
 """Ends a library, behind it the SHA-256 of what stands before: loading a truncated one would end the process by a signal."""
@@ -46,7 +51,7 @@ class BuildError(RuntimeError):
 
 def fingerprint() -> str:
     """12 hex digits over the sources and flags: part of the file's name, so a stale library is never loaded."""
-    digest = hashlib.sha256(repr((BASE_FLAGS, sorted(UNIT_FLAGS.items()))).encode())
+    digest = hashlib.sha256(repr((BASE_FLAGS, sorted(UNIT_FLAGS.items()), sorted(PROBES.items()))).encode())
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
@@ -97,8 +102,19 @@ def build(folder: Path, *, extra_flags: tuple[str, ...] = ()) -> Path:
     return target
 
 
+def unit_flags(compiler: str, unit: str, folder: Path) -> tuple[str, ...]:
+    """The flags of a unit beside BASE_FLAGS, none where `compiler` fails its probe; `folder` is for what the probe makes."""
+    flags, probe = UNIT_FLAGS.get(unit, ()), PROBES.get(unit)
+    if probe is None:
+        return flags
+    source = folder / f"probe_{unit}"
+    source.write_text(probe)
+    command = [compiler, *flags, "-c", str(source), "-o", str(source.with_suffix(".o"))]
+    return flags if subprocess.run(command, capture_output=True, check=False).returncode == 0 else ()
+
+
 def _compile(compiler: str, unit: Path, made: Path, extra_flags: tuple[str, ...]) -> None:
-    flags = (*BASE_FLAGS, *UNIT_FLAGS.get(unit.name, ()), *extra_flags)
+    flags = (*BASE_FLAGS, *unit_flags(compiler, unit.name, made.parent), *extra_flags)
     _run([compiler, *flags, "-c", str(unit), "-o", str(made)])
 
 

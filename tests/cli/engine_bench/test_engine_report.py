@@ -51,7 +51,7 @@ def test_the_services_are_held_against_the_bare_engine_with_and_without_the_clie
             messages=200,
         )
     ]
-    figures = {f.name: f.value for f in service_figures("bf16", passes, [sample(100, 50, 1.0)], cores=2)}
+    figures = {f.name: f.value for f in service_figures("services/bf16/c16", passes, [sample(100, 50, 1.0)], cores=2)}
     assert figures["services/bf16/c16"] == 50.0
     assert figures["services/bf16/c16/over_engine"] == 0.5
     assert figures["services/bf16/c16/over_engine_without_client"] == pytest.approx(100 / 1.6 / 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from octavo_gpuworker.native import build as build_module
 from octavo_gpuworker.native import library as library_module
-from octavo_gpuworker.native.build import BuildError, build, fingerprint
+from octavo_gpuworker.native.build import AVX2, AVX512, BASE_FLAGS, SOURCES, BuildError, build, fingerprint, unit_flags
 from octavo_gpuworker.native.library import Library, NativeUnavailable, load_library
 
 
@@ -100,3 +101,39 @@ def test_threads_that_the_system_refuses_are_an_error(library: Library) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(library.path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "0.0 True\n"), done.stderr
+
+
+def test_what_an_older_compiler_lacks_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Library
+) -> None:
+    """A compiler that refuses the flags of AVX-512 BF16 and AMX, as one of before 2020 does: those units are empty then."""
+    found = next((path for name in build_module.COMPILERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no compiler")
+    old = tmp_path / "bin" / "c++"
+    old.parent.mkdir()
+    old.write_text(
+        "#!/bin/sh\n"
+        'for flag in "$@"; do case $flag in -mamx*|-mavx512bf16) echo "error: unrecognized $flag" >&2; exit 1;; esac; done\n'
+        f'exec {found} "$@"\n'
+    )
+    old.chmod(0o755)
+    for unit in ("isa_avx512.cpp", "amx.cpp"):
+        assert unit_flags(str(old), unit, tmp_path) == ()
+        made = tmp_path / f"{unit}.o"
+        subprocess.run([old, *BASE_FLAGS, "-c", SOURCES / unit, "-o", made], check=True)
+        assert made.stat().st_size < 10_000
+    assert unit_flags(str(old), "isa_avx2.cpp", tmp_path) == AVX2
+    if "avx512" in library.isas:
+        assert unit_flags(found, "isa_avx512.cpp", tmp_path) == AVX512
+
+
+@pytest.mark.soak
+def test_the_library_of_an_older_compiler_serves_with_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_module, "unit_flags", lambda compiler, unit, folder: without_avx512(unit))
+    made = load_library(path=build(tmp_path, extra_flags=("-O1",)))
+    assert made.isas == ("avx2",)
+
+
+def without_avx512(unit: str) -> tuple[str, ...]:
+    return () if unit in ("isa_avx512.cpp", "amx.cpp") else build_module.UNIT_FLAGS.get(unit, ())

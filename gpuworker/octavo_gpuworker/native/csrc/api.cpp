@@ -16,8 +16,8 @@ namespace octavo {
 std::string check_sampling(const OctavoBatch &, int32_t vocab);
 
 const Kernels &kernels_of(int isa) {
-    if (isa == OCTAVO_AMX) return kernels_amx();
-    return isa == OCTAVO_AVX512 ? kernels_avx512() : kernels_avx2();
+    if (isa == OCTAVO_AMX) return *kernels_amx();
+    return isa == OCTAVO_AVX512 ? *kernels_avx512() : *kernels_avx2();
 }
 
 int64_t attend_few_scratch(int tokens, int group, int wide) {

@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels.h"
+
 namespace octavo {
 namespace {
 
@@ -18,8 +20,22 @@ uint64_t enabled_state() {
     return static_cast<uint64_t>(high) << 32 | low;
 }
 
-// Linux gives a process the tile registers only after it has asked.
-bool tiles_granted() { return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0; }
+// Linux gives a process the tile registers only after it has asked, and refuses them where a signal's stack is too small for them.
+bool tiles_granted() {
+#ifdef OCTAVO_EMULATE_TILES
+    return true;
+#else
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#endif
+}
+
+bool has_tiles(unsigned features, uint64_t state) {
+#ifdef OCTAVO_EMULATE_TILES
+    return features + state > 0;
+#else
+    return has_bit(features, 22) && has_bit(features, 24) && (state >> 17 & 3) == 3;
+#endif
+}
 
 }  // namespace
 
@@ -32,12 +48,12 @@ int supported_isas() {
     if (!has_bit(b, 5) || (state & 0x6) != 0x6) return 0;
     int found = 1 << OCTAVO_AVX2;
     const bool avx512 = has_bit(b, 16) && has_bit(b, 17) && has_bit(b, 30) && has_bit(b, 31) && (state & 0xe0) == 0xe0;
-    const bool vnni = has_bit(c, 11), amx = has_bit(d, 22) && has_bit(d, 24);
+    const bool vnni = has_bit(c, 11), amx = has_tiles(d, state);
     unsigned a1 = 0, b1, c1, d1;
     __get_cpuid_count(7, 1, &a1, &b1, &c1, &d1);
-    if (avx512 && vnni && has_bit(a1, 5)) {
+    if (avx512 && vnni && has_bit(a1, 5) && kernels_avx512()) {
         found |= 1 << OCTAVO_AVX512;
-        if (amx && (state >> 17 & 3) == 3 && tiles_granted()) found |= 1 << OCTAVO_AMX;
+        if (amx && kernels_amx() && tiles_granted()) found |= 1 << OCTAVO_AMX;
     }
     return found;
 }

@@ -11,11 +11,11 @@
 
 namespace octavo {
 
-const Kernels &kernels_avx2() {
+const Kernels *kernels_avx2() {
     static const Kernels table{"avx2",      ISA::product,    ISA::norm_row,    ISA::put_group,  ISA::act_mul,
                                ISA::add,     ISA::to_bf16,    ISA::rotate,      ISA::attend_few, ISA::attend_many,
                                ISA::argmax,  ISA::read_bytes, ISA::burn};
-    return table;
+    return &table;
 }
 
 }  // namespace octavo

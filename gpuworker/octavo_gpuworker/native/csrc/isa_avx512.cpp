@@ -1,4 +1,7 @@
-// The kernels of avx512.
+// The kernels of avx512. Empty where the compiler has no such instructions.
+#include "kernels.h"
+
+#ifdef __AVX512BF16__
 #define ISA octavo_avx512
 // clang-format off: the order matters, later files use what earlier ones define
 #include "vec_avx512.h"
@@ -12,11 +15,21 @@
 
 namespace octavo {
 
-const Kernels &kernels_avx512() {
+const Kernels *kernels_avx512() {
     static const Kernels table{"avx512",      ISA::product,    ISA::norm_row,    ISA::put_group,  ISA::act_mul,
                                ISA::add,     ISA::to_bf16,    ISA::rotate,      ISA::attend_few_wide, ISA::attend_many,
                                ISA::argmax,  ISA::read_bytes, ISA::burn};
-    return table;
+    return &table;
 }
 
 }  // namespace octavo
+
+#else
+
+namespace octavo {
+
+const Kernels *kernels_avx512() { return nullptr; }
+
+}  // namespace octavo
+
+#endif

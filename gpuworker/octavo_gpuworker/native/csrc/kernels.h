@@ -28,6 +28,8 @@ struct AttentionInput {
     int32_t token0;     // first query token of the unit, a row of the step
     int32_t tokens;     // query tokens
     int32_t position0;  // position of the first query token
+    int32_t next_head = -1;  // of attend_few: the KV head whose first keys come next and are asked for in advance, or -1
+    bool asked = false;      // this one's were
 };
 
 struct Kernels {
@@ -61,10 +63,11 @@ struct Kernels {
 int64_t attend_few_scratch(int tokens, int group, int head_dim);   // floats
 int64_t attend_many_scratch(int tokens, int group, int head_dim);  // floats
 
-const Kernels &kernels_avx2();
-const Kernels &kernels_avx512();
-const Kernels &kernels_amx();
-// Which table serves an OctavoIsa.
+// Null where the compiler could not make them.
+const Kernels *kernels_avx2();
+const Kernels *kernels_avx512();
+const Kernels *kernels_amx();
+// Which table serves an OctavoIsa of supported_isas().
 const Kernels &kernels_of(int isa);
 
 }  // namespace octavo

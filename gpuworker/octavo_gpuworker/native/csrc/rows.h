@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 
 #include "kernels.h"
 
