@@ -165,7 +165,6 @@ class Core:
             cell.effects.close_workers.append((event.epoch, why))
             return
         worker = Worker(event, cell.policy)
-        worker.index.known_heads = cell.fleet.heads
         cell.fleet.workers[worker.epoch] = worker
         if cell.policy.prefix_cache:
             held = zip(event.resident, event.resident_parents, strict=False)

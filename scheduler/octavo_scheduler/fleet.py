@@ -484,6 +484,10 @@ class Fleet:
         self._hosts.clear()
         self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.has_stores = any(worker.store_id for worker in self.workers.values())
+        for worker in self.workers.values():
+            if worker.index.known_heads is not self.heads:
+                self.heads |= worker.index.known_heads
+                worker.index.known_heads = self.heads
         self.version += 1
 
     def tidy_heads(self) -> None:
