@@ -12,7 +12,7 @@ from typing import Any
 
 from octavo_scheduler import draining, lifecycle, newcomers, placement, prefetching, reports, residency, seating
 from octavo_scheduler.admission import Plan, fits
-from octavo_scheduler.batching import step_policy, top_up
+from octavo_scheduler.batching import grant_spare, step_policy, top_up
 from octavo_scheduler.books import entries
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -44,7 +44,7 @@ from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.preloads import build, control, drop
+from octavo_scheduler.preloads import build, chunk_loads, control, drop
 from octavo_scheduler.preloads.cache_events import (
     CacheEvicted,
     NamespaceRotated,
@@ -106,7 +106,10 @@ class Core:
         for worker in list(touched) if touched else ():
             if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
+                lacked = worker.ungranted
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
+                if worker.ungranted < lacked:
+                    grant_spare(cell, worker)
         if alone:
             newcomers.admit(cell)
         if cell.admission_due:
@@ -126,10 +129,8 @@ class Core:
         for worker in touched:
             if worker.offload_candidates:
                 self._offload(worker)
-            if orders := worker.orders:
-                worker.orders = []  # take_orders, in line
-                worker.ordered += len(orders)
-                effects.orders.append((worker.epoch, orders))
+            if worker.orders_due():
+                effects.orders.append((worker.epoch, worker.take_orders()))
         touched.clear()
         timer_us, audit_us = cell.timers.next_us, self._next_audit_us
         effects.next_wakeup_us = timer_us if 0 < timer_us < audit_us else audit_us
@@ -310,6 +311,8 @@ class Core:
                 break
             if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
                 break
+            if request.blended and chunk_loads.waits(cell, request, plan):
+                break
             if jam.over_share(request, plan):
                 if pauses.yield_own(cell, plan.worker, request):
                     continue
@@ -394,6 +397,9 @@ class Core:
         late_us = cell.now_us - self._next_audit_us
         self._next_audit_us = cell.now_us + SECOND_US
         for worker in list(cell.fleet.workers.values()):
+            if worker.orders:
+                worker.orders_wait = False
+                cell.touched[worker] = None
             if late_us > SECOND_US:  # this process stood still (stopped, or starved of CPU): that is nobody's silence
                 worker.last_report_us = min(cell.now_us, worker.last_report_us + late_us)
                 worker.last_progress_us = min(cell.now_us, worker.last_progress_us + late_us)

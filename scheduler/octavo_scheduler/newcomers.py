@@ -28,6 +28,7 @@ def comes_alone(cell: Cell, next_audit_us: int) -> bool:
         or cell.now_us >= next_audit_us
         or len(request.choices) > 1
         or request.resubmitted
+        or request.blended
         or request.sized_for != cell.fleet.version
         or cell.policy.batching != "continuous"
     ):
