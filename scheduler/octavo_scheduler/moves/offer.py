@@ -108,6 +108,14 @@ def exposed_us(cell: Cell, plan: Plan) -> float:
     return max(last_us, whole_us - source.costs.predict_prefill_us(plan.uncached_tokens(), budget))
 
 
+def boundary_us(target: Worker) -> float:
+    """What the last copies, and then the decode, wait for the steps that the target makes then: half of one each."""
+    if not target.running():
+        return 0.0
+    under_way = min(target.backlog, target.pace.budget)
+    return max(target.costs.step_us, target.costs.predict_step_us(under_way, len(target.running()), 0))
+
+
 def decodes_elsewhere(cell: Cell, group: list[Choice], worker: Worker) -> float:
     """What the prefills of `worker` are expected to hold the request's decode up there, microseconds."""
     request = group[0].request
@@ -139,6 +147,7 @@ def handed_us(cell: Cell, plan: Plan) -> float:
         first_token_us(cell, plan)
         + prefill_us * len(source.running())
         + exposed_us(cell, plan)
+        + boundary_us(target)
         + shared_us
         + decodes_elsewhere(cell, plan.choices, target)
     )
@@ -158,4 +167,7 @@ def pays(cell: Cell, aggregated: Plan | None, handed: Plan) -> bool:
     """Whether the plan with a handoff costs less delay in all than serving the request in one place."""
     if aggregated is None or _belongs_elsewhere(aggregated):
         return True
+    target_us = cell.itl_target_us(handed.choices[0].request.slo_class)
+    if target_us and handed.target is not None and exposed_us(cell, handed) + boundary_us(handed.target) > target_us:
+        return False  # the gap between its first two tokens would miss what its class asks for
     return handed_us(cell, handed) < whole_us(cell, aggregated)

@@ -35,31 +35,39 @@ def budgets(simulation: Simulation) -> tuple[int, int]:
 
 @pytest.mark.parametrize("order", ["fair", "slo-fair"])
 def test_a_prompt_of_one_tenant_goes_by_half_steps_while_another_is_about(order: str) -> None:
-    simulation, gateway, worker, flood = flooded(order)
-    assert worker.pace.guarded and budgets(simulation) == (BUDGET // 2, BUDGET // 2)
+    simulation, gateway, _worker, flood = flooded(order)
+    assert budgets(simulation) == (BUDGET // 2, BUDGET // 2)
     small = simulation.submit(gateway, list(range(40)), 3, tenant="small")
-    run_until(simulation, lambda: budgets(simulation) == (BUDGET, ALONE))
-    assert not worker.pace.guarded and not small.got[0], "all of the budget is for the newcomer's prompt"
+    run_until(simulation, lambda: budgets(simulation)[0] == 41)
+    assert not small.got[0], "a step holds the newcomer's prompt, and none of the other's beside it"
     run_until(simulation, lambda: small.got[0])
     run_until(simulation, lambda: small.outcome)
     run(simulation, 2)
-    assert worker.pace.guarded, "and half of it again for the other's, until that has its first token"
+    assert budgets(simulation)[0] == BUDGET // 2, "and half of it again for the other's, until that has its first token"
     done(simulation, flood, small)
 
 
 @pytest.mark.parametrize("order", ["fcfs", "priority", "sjf", "slo"])
 def test_other_policies_know_no_tenants(order: str) -> None:
     simulation, _gateway, worker, _flood = flooded(order)
-    assert not worker.pace.guarded and budgets(simulation) == (BUDGET, ALONE)
+    assert not worker.pace.limit and budgets(simulation) == (BUDGET, ALONE)
 
 
 def test_alone_or_alone_again_nobody_makes_way() -> None:
     simulation, _gateway, worker, _flood = flooded(small="flood")
-    assert not worker.pace.guarded
+    assert not worker.pace.limit
     simulation, gateway, worker, flood = flooded()
     done(simulation, flood)
     simulation.core.cell.tenants_about["small"] -= ABOUT_US
     again = simulation.submit(gateway, [9, *LONG], 4, tenant="flood")
     run(simulation, 2)
-    assert not worker.pace.guarded and budgets(simulation) == (BUDGET, ALONE)
+    assert not worker.pace.limit and budgets(simulation) == (BUDGET, ALONE)
     done(simulation, again)
+
+
+def test_a_prompt_that_takes_several_steps_takes_equal_ones() -> None:
+    simulation, gateway, _worker, flood = flooded()
+    small = simulation.submit(gateway, [5] * (ALONE + 40), 2, tenant="small")
+    run_until(simulation, lambda: budgets(simulation)[1] == 1 + (ALONE + 40) // 2)
+    done(simulation, small, flood)
+    assert simulation.core.cell.counters["prefill_tokens"] >= len(LONG) + ALONE + 40
