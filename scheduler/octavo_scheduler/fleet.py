@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from octavo_scheduler.books.holding import Holding
 from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
-from octavo_scheduler.orders import Order
+from octavo_scheduler.orders import Label, Order
 from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix.radix import PrefixIndex
@@ -76,6 +76,7 @@ class Worker:
         "offload_candidates",
         "offloads_in_flight",
         "ordered",
+        "orders_wait",
         "orders",
         "pace",
         "peer_link",
@@ -152,8 +153,9 @@ class Worker:
         self.tier_links: dict[str, LinkCosts] = {}  # by the tier that loads came from
         self.holding = Holding(hello.now_us)
         self.peer_link = LinkCosts(PEER_BYTES_PER_US, PEER_FIXED_US)
-        self.orders: list[Order] = []  # of the event at hand
-        self.ordered = 0  # orders of the events before it
+        self.orders: list[Order] = []  # not told yet: those of the event at hand, and names that can wait before them
+        self.orders_wait = True  # names do
+        self.ordered = 0  # orders that were told
         self.steps = 0
         self.stepped_us = hello.now_us  # when a step was last reported
         self.busy_share = 0.0  # of the last seconds, in which it stepped
@@ -177,9 +179,27 @@ class Worker:
         self.orders.append(order)
         return self.ordered + len(self.orders)
 
+    def name(self, label: Label, *, soon: bool) -> None:
+        """Blocks have names now. Not `soon`: the order goes with the next one, at the latest a second later or when nothing runs here."""
+        last = self.orders[-1] if self.orders else None
+        if isinstance(last, Label) and last.can_wait and label.can_wait:
+            last.block_ids += label.block_ids
+            last.keys += label.keys
+            last.parents += label.parents
+        else:
+            self.orders.append(label)
+        self.orders_wait = self.orders_wait and not soon
+
+    def orders_due(self) -> bool:
+        """Whether something is ordered that does not wait."""
+        orders = self.orders
+        if len(orders) != 1 or not self.orders_wait or not self.sequences:
+            return bool(orders)
+        return not (isinstance(orders[0], Label) and orders[0].can_wait)
+
     def take_orders(self) -> list[Order]:
         """What was ordered since the last call."""
-        orders, self.orders = self.orders, []
+        orders, self.orders, self.orders_wait = self.orders, [], True
         self.ordered += len(orders)
         return orders
 

@@ -15,7 +15,7 @@ from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.moves import copies, handoff
 from octavo_scheduler.orders import Label
 from octavo_scheduler.policies import guard
-from octavo_scheduler.preloads import drop, wishes
+from octavo_scheduler.preloads import chunk_loads, drop, wishes
 from octavo_scheduler.reach import note_missed
 from octavo_scheduler.request import NO_PARENT, Delivery, Phase, Request, Sequence
 from octavo_scheduler.residency import end_hold, release
@@ -80,7 +80,8 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     if report.first_tokens or report.released:
         guard.look(cell, worker)
     if labels.block_ids:
-        worker.orders.append(labels)
+        # a block that a decode has filled is one of many; a prompt's are what a worker that joins again should bring back
+        worker.name(labels, soon=bool(report.prefill_tokens or report.first_tokens or report.transfers_done))
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
     _count(cell, worker, report, context_tokens, since_us)
@@ -301,7 +302,10 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         drop.arrived(cell, transfer)
         handoff.exported(cell, transfer, ok, done.bytes)
     else:
-        _index_loaded(cell, worker, transfer, ok, labels)
+        if transfer.purpose == "chunk":
+            chunk_loads.arrived(cell, worker, transfer, done, ok, labels)
+        else:
+            _index_loaded(cell, worker, transfer, ok, labels)
         if transfer.sequence is not None:
             _end_load(cell, worker, transfer, transfer.sequence, done, ok)
         handoff.preloaded(cell, transfer, ok)

@@ -374,6 +374,7 @@ class Request:
     cache: CacheRule = NO_RULE
     namespace_tag: bytes = b""  # of its blocks in the stores
     blended: bool = False  # its chunks may be reused at other positions; it has no keys then
+    chunks_until_us: int = -1  # until when it waits for chunks that are loaded for it; -1: not looked at yet
     blended_tokens: int = 0  # that were, at most, over its residencies
 
     @property

@@ -78,7 +78,7 @@ def measure_engine(settings: Settings, plan: EnginePlan) -> tuple[Figures, list[
         for weights in plan.services:
             _through_services(found, engine, weights, flags, plan)
     found.notes += [f"peer {peer.name} has no {row}: {why}" for peer in peers for row, why in peer.skipped.items()]
-    results = _figures(found, peers)
+    results = figures_of(found, peers)
     config = {"rounds": plan.rounds, "steps": plan.steps, "loop": "closed", "calls": MULTIPLEXED, **found.facts}
     return Figures("engine", tuple(results), config), [*found.notes, *floor_notes(results)]
 
@@ -121,7 +121,8 @@ def _first_token(found: Found, engine: Child, services: Services, weights: str, 
         found.added_ttft_ms.setdefault(weights, []).append(passed.ttft_ms - 1e3 * bare["seconds"])
 
 
-def _figures(found: Found, peers: Sequence[Peer]) -> list[Figure]:
+def figures_of(found: Found, peers: Sequence[Peer]) -> list[Figure]:
+    """The rows of everything that was found."""
     results: list[Figure] = []
     for name, samples in found.samples.items():
         results += engine_figures(name, samples)
