@@ -80,7 +80,7 @@ def in_simulated_time(hardware: Hardware, requests: int) -> list[Figure]:
             run = CellRun(policy, hardware, 1, list(enumerate(arrivals(share * most, requests, 7))), 1_000_000)
             recorder = run.core.cell.errors["ttft"] = Recorder(run.core)
             run.run()
-            figures += named(f"{order}/load{share * 100:.0f}", [pair for _at_us, *pair in recorder.seen])
+            figures += named(f"{order}/load{share * 100:.0f}", [(said, came) for _at_us, said, came in recorder.seen])
     return figures
 
 
@@ -134,7 +134,11 @@ def live(folder: Path, requests: int, rounds: int) -> list[Figure]:
         if played.difference:
             raise SystemExit(f"the log does not replay: {played.difference[:500]}")
         for share, runs in windows.items():
-            seen = [pair for at_us, *pair in recorders[0].seen if any(low <= at_us <= high for low, high in runs)]
+            seen = [
+                (said, came)
+                for at_us, said, came in recorders[0].seen
+                if any(low <= at_us <= high for low, high in runs)
+            ]
             figures += named(f"{order}/load{share * 100:.0f}", seen)
     return figures
 

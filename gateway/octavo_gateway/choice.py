@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo_gateway.admission import TextRules
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.detokenizer import Detokenizer
 from octavo_gateway.requests import Delta, FinishWord, TokenLogprob, ToolCall
 from octavo_gateway.stops import StopMatcher
@@ -147,6 +148,20 @@ class ChoiceReader:
         self._tokens = 0
         self._head_given = not choice.head
         self.ended = False
+
+    def give(self, call: int, columns: DeltaColumns) -> bool:
+        """Puts plain new tokens (no logprobs, no end) into the columns as a delta of `call`. True: `pull` has more."""
+        choice = self._choice
+        first, last = self._tokens, len(choice.ids)
+        if self.ended or (first == last and choice.finish_reason is None and self._head_given):
+            return False
+        plain = self._head_given and not self._from_byte and choice.finish_reason is None
+        if not plain or choice.logprobs[first] is not None or last - first > MAX_DELTA_ENTRIES:
+            return True
+        text = choice.pieces[first] if last - first == 1 else "".join(choice.pieces[first:last])
+        columns.add(call, choice.index, text, choice.ids[first:last], last, choice.bytes_after(last))
+        self._tokens = last
+        return False
 
     def pull(self) -> Delta | None:
         """What is new as one delta of bounded size, or None when there is nothing. An echoed prompt is a delta of its own."""

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from octavo.errors import (
@@ -153,13 +153,16 @@ class OctavoGateway:
         self._admission.check(params, limits)
         tokenizing_ns = time.time_ns()
         tokenizing = self._clock()
-        params.resumes = params.resumes or self._turns.continued(tenant, params.messages)
         preload, chunks = await self._continued(params, tenant)
         prompt_ids = await self._encode(params, preload)
         tokenized = self._clock()
         span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
         deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
         admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits, chunks)
+        if not admitted.resumes and (turn := self._turns.continued(tenant, params.messages)):
+            admitted = replace(
+                admitted, resumes=turn
+            )  # no part of what was asked: another gateway does not know the turn
         span.admitted(admitted)
         live = await self._same_request(admitted)
         if live is None:

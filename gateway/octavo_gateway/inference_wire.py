@@ -7,10 +7,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from octavo.errors import InvalidRequest
+from octavo.packing import pack_u32
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway.caching.rules import one_salt
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.requests import (
+    CancelOutcome,
     ChatMessage,
     Cost,
     Delta,
@@ -30,7 +33,7 @@ FINISH_REASONS: Final = {
     "tool_calls": pb.FINISH_REASON_TOOL_CALLS,
 }
 
-StreamResponse = pb.GenerateResponse | pb.ChatResponse | pb.AttachResponse
+StreamResponse = pb.GenerateResponse | pb.ChatResponse | pb.AttachResponse | pb.CallEvent
 
 
 def generate_params(request: pb.GenerateRequest) -> RequestParams:
@@ -201,6 +204,30 @@ def _finished_message(finished: Finished) -> pb.Finished:
 def cost_message(cost: Cost) -> pb.Cost:
     """A request's cost."""
     return pb.Cost(**asdict(cost))
+
+
+def cancel_response(outcome: CancelOutcome) -> pb.CancelResponse:
+    """What a cancel came to."""
+    return pb.CancelResponse(
+        found=outcome.found,
+        outcome=outcome.outcome,
+        last_step=outcome.last_step,
+        blocks_freed=outcome.blocks_freed,
+        latency_us=outcome.latency_us,
+        cost=cost_message(outcome.cost),
+    )
+
+
+def delta_runs(runs: pb.DeltaRuns, columns: DeltaColumns) -> None:
+    """Packs the columns."""
+    runs.calls = pack_u32(columns.calls)
+    if any(columns.indexes):
+        runs.indexes = pack_u32(columns.indexes)
+    runs.counts = pack_u32(columns.counts)
+    runs.token_ends = pack_u32(columns.token_ends)
+    runs.byte_ends = pack_u32(columns.byte_ends)
+    runs.tokens = pack_u32(columns.tokens)
+    runs.texts.extend(columns.texts)
 
 
 def model_message(model: ModelInfo) -> pb.Model:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.ttft import TtftParts
 
 FinishWord = Literal["stop", "length", "tool_calls"]
@@ -225,8 +226,17 @@ class ModelInfo:
     created_unix_s: int
 
 
+class Wakeup(Protocol):
+    """Something that waits to be set, as an asyncio.Event."""
+
+    def set(self) -> None: ...
+
+
 class Generation(Protocol):
-    """One request under way. Iterate it once; it ends after `Finished`, or raises an OctavoError: exactly one of the two."""
+    """One request under way. Iterate it once; it ends after `Finished`, or raises an OctavoError: exactly one of the two.
+
+    One that serves many of them `watch`es each instead, and calls `give` and then `pull` when it was woken.
+    """
 
     request_id: str
     trace_id: str  # 32 hex digits
@@ -245,6 +255,18 @@ class Generation(Protocol):
 
     async def close(self, reason: str) -> None:
         """The client is gone (`client_disconnect`) or too slow (`slow_client`): cancels; idempotent, never raises."""
+
+    def abandon(self, reason: str) -> None:
+        """As `close`."""
+
+    def watch(self, wakeup: Wakeup) -> None:
+        """From now on `wakeup` is set when there may be something to pull, and nobody iterates."""
+
+    def give(self, call: int, columns: DeltaColumns) -> bool:
+        """Puts plain new tokens into the columns under this number. True: `pull` has what comes next."""
+
+    def pull(self) -> Event | None:
+        """The next event that is there; None: nothing yet. Raises the terminal error after the last delta."""
 
 
 class Gateway(Protocol):

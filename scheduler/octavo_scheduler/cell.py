@@ -16,6 +16,7 @@ from octavo_scheduler.limits.accuracy import Correction, CorrectionByLength, Err
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
+from octavo_scheduler.moves.neighbours import Neighbours
 from octavo_scheduler.moves.pause import Pause
 from octavo_scheduler.moves.rates import Moved
 from octavo_scheduler.moves.tools import Tools
@@ -172,6 +173,7 @@ class Cell:
         "ledger",
         "lost_evictions",
         "moved",
+        "neighbours",
         "next_number",
         "now_us",
         "outlook",
@@ -221,6 +223,7 @@ class Cell:
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.tools = Tools()
         self.moved = Moved()
+        self.neighbours = Neighbours()
         self.pool_waits_us: dict[str, int] = {}  # role -> what requests waited before it took them, in all
         self.pauses: dict[tuple[str, str], Pause] = {}
         self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last

@@ -37,7 +37,9 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     since_us = cell.now_us - worker.last_report_us
     if since_us > 0:  # an idle worker reports too, so that this falls
         weight = 1 - 2.0 ** (-since_us / BUSY_HALF_LIFE_US)
-        worker.busy_share += weight * (min(1.0, report.wall_us / since_us) - worker.busy_share)
+        busy = min(1.0, report.wall_us / since_us)
+        worker.busy_share += weight * (busy - worker.busy_share)
+        worker.prefill_share += weight * (busy * bool(report.prefill_tokens) - worker.prefill_share)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
@@ -75,8 +77,11 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             if gone.length != released.length:
                 raise ProtocolError(f"seq {gone.seq} released at {released.length}, reported up to {gone.length}")
             release(cell, worker, gone, report.step)
+    if report.first_tokens or report.released:
+        guard.look(cell, worker)
     if labels.block_ids:
-        worker.orders.append(labels)
+        # a block that a decode has filled is one of many; a prompt's are what a worker that joins again should bring back
+        worker.name(labels, soon=bool(report.prefill_tokens or report.first_tokens or report.transfers_done))
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
     _count(cell, worker, report, context_tokens, since_us)
@@ -170,8 +175,6 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
         chunks.first_token(cell, worker, sequence)
-    if fresh:
-        guard.look(cell, worker)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
@@ -394,6 +397,9 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, si
         # the gap as far as it is seen here: the step, or what lay between two reports that follow each other closely
         between_us = since_us if since_us < 2 * report.wall_us else 0
         worker.pace.felt(max(report.wall_us, between_us) / report.steps, alone_us)
+    elif report.decode_seqs and worker.store_id and len(host := cell.fleet.of_host(worker.store_id)) > 1:
+        predicted_us = report.steps * worker.costs.predict_step_us(0, report.decode_seqs, context_tokens)
+        cell.neighbours.observe(worker, host, report.wall_us / predicted_us)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us

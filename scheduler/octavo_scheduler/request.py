@@ -130,7 +130,8 @@ class Sequence:
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
-    swap: bool = False  # its full blocks go to the kvstore once it is released
+    swap: bool = False  # its full blocks go to the kvstore
+    swapped_blocks: int = 0  # leading ones that do already, or are there
     handoff: Handoff | None = None  # it prefills for another worker
     promised_blocks: int = 0  # what its preemption was chosen to give back, at least
     outgrew: bool = False  # its output has passed the prediction, and the history knows

@@ -84,6 +84,8 @@ def _preempt(cell: Cell, worker: Worker, victims: list[Sequence], prices: Prices
         request.preemptions += 1
         request.waiting_since_us = cell.now_us
         stop(cell, victim, "preempt")
+        if victim.swap:
+            swap_out(cell, worker, victim)
 
 
 def yield_pins(worker: Worker, blocks: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 from octavo.client import AsyncClient, Message
 from octavo.rpc.testing import running_host
 from octavo_gateway.tool_calls import call_id
+from octavo_gateway.tool_turns import ToolTurns
 
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 ANSWER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
@@ -39,6 +40,12 @@ async def test_grpc_events_carry_the_call_and_the_turn_goes_on(stack: Any) -> No
         asking = asyncio.create_task(client.chat(messages, tools=TOOLS, max_tokens=10))
         again = await answered(stack, "Cold.")
         assert again.resumes == submit.request_id, "the pause ends with who answers the call"
+        forgotten = ToolTurns(stack.upstream)  # as another gateway is, to which a retry may go
+        stack.gateway._turns = forgotten
+        asking_elsewhere = asyncio.create_task(client.chat(messages, tools=TOOLS, max_tokens=10))
+        elsewhere = await answered(stack, "Cold.")
+        assert not elsewhere.resumes and elsewhere.body_hash == again.body_hash
+        await asking_elsewhere
         assert (await asking).finish_reason == "stop"
     assert stack.scheduler.none("pause")
 

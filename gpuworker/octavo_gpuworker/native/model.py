@@ -34,6 +34,7 @@ from octavo_gpuworker.native.packing import Packed
 
 KvDtype = Literal["bf16", "f32", "int8"]
 KV_BYTES: Final[dict[str, int]] = {"bf16": 2, "f32": 4, "int8": 1}
+PAGE: Final = 4096
 TAKEN: Final = frozenset(
     (
         "architecture", "layers", "d_model", "q_heads", "kv_heads", "head_dim", "ffn", "vocab_size", "max_position", "norm_eps",
@@ -73,8 +74,14 @@ def block_bytes(config: ModelConfig, kv_dtype: KvDtype, block_tokens: int) -> in
 
 
 def new_pool(config: ModelConfig, kv_dtype: KvDtype, num_blocks: int, block_tokens: int) -> NDArray[np.uint8]:
-    """A zeroed pool [num_blocks, block_bytes]; memory is taken as blocks are written."""
-    return np.zeros((num_blocks, block_bytes(config, kv_dtype, block_tokens)), np.uint8)
+    """A zeroed pool [num_blocks, block_bytes] at a page's start; memory is taken as blocks are written.
+
+    An array of numpy's own begins 16 bytes into a page, so each of its rows would lie in three lines of a cache instead of two.
+    """
+    size = block_bytes(config, kv_dtype, block_tokens)
+    memory = np.zeros(num_blocks * size + PAGE, np.uint8)
+    start = -memory.ctypes.data % PAGE
+    return memory[start : start + num_blocks * size].reshape(num_blocks, size)
 
 
 class NativeModel:

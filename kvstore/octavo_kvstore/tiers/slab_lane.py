@@ -15,7 +15,6 @@ from pathlib import Path
 from octavo_kvstore.tier import Lane
 from octavo_kvstore.tiers.slab_space import PAGE_BYTES, Slot
 
-
 log = logging.getLogger("octavo.kvstore.nvme")
 
 

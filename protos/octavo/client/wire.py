@@ -128,8 +128,8 @@ def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb
 
 def _tool(index: int, tool: Mapping[str, Any]) -> pb.Tool:
     """`{"name": ..., "description": ..., "parameters": {JSON schema}}`, or that as the `function` of OpenAI's shape."""
-    said = tool.get("function", tool)
     try:
+        said = tool.get("function", tool)
         schema = said.get("parameters")
         text = "" if schema is None else json.dumps(schema)
         return pb.Tool(name=said["name"], description=said.get("description") or "", parameters=text)
@@ -145,11 +145,21 @@ def wire_messages(messages: Sequence[MessageLike]) -> list[pb.Message]:
     listed = []
     for number, message in enumerate(messages):
         try:
-            listed.append(pb.Message(**(asdict(message) if isinstance(message, Message) else message)))
-        except (TypeError, ValueError) as error:
+            fields = asdict(message) if isinstance(message, Message) else {**message}
+            calls = [_call(call) for call in fields.pop("tool_calls", None) or ()]
+            listed.append(pb.Message(**fields, tool_calls=calls))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
             field = f"messages[{number}]"
             raise InvalidRequest(f"{field}: {error}; give role and content as text", field=field) from error
     return listed
+
+
+def _call(call: ToolCall | Mapping[str, Any]) -> pb.ToolCall:
+    """`{"id": ..., "name": ..., "arguments": JSON text}`, or OpenAI's shape with these two in `function`."""
+    if isinstance(call, ToolCall):
+        return pb.ToolCall(**asdict(call))
+    said = call.get("function", call)
+    return pb.ToolCall(id=call.get("id", ""), name=said["name"], arguments=said["arguments"])
 
 
 def chat_messages(messages: Sequence[MessageLike]) -> pb.ChatMessages:

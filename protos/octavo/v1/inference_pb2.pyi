@@ -211,6 +211,98 @@ class AttachRequest(_message.Message):
     idempotency_key: str
     def __init__(self, request_id: _Optional[str] = ..., from_byte: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
+class SessionRequest(_message.Message):
+    __slots__ = ("call", "context", "generate", "chat", "attach", "cancel", "pause", "ack", "leave")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    context: CallContext
+    generate: GenerateRequest
+    chat: ChatRequest
+    attach: AttachRequest
+    cancel: CancelRequest
+    pause: PauseRequest
+    ack: AckRequest
+    leave: LeaveCall
+    def __init__(self, call: _Optional[int] = ..., context: _Optional[_Union[CallContext, _Mapping]] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., chat: _Optional[_Union[ChatRequest, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., pause: _Optional[_Union[PauseRequest, _Mapping]] = ..., ack: _Optional[_Union[AckRequest, _Mapping]] = ..., leave: _Optional[_Union[LeaveCall, _Mapping]] = ...) -> None: ...
+
+class CallContext(_message.Message):
+    __slots__ = ("authorization", "traceparent", "timeout_ms")
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    authorization: str
+    traceparent: str
+    timeout_ms: int
+    def __init__(self, authorization: _Optional[str] = ..., traceparent: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class LeaveCall(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("runs", "events")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    runs: DeltaRuns
+    events: _containers.RepeatedCompositeFieldContainer[CallEvent]
+    def __init__(self, runs: _Optional[_Union[DeltaRuns, _Mapping]] = ..., events: _Optional[_Iterable[_Union[CallEvent, _Mapping]]] = ...) -> None: ...
+
+class DeltaRuns(_message.Message):
+    __slots__ = ("calls", "indexes", "counts", "token_ends", "byte_ends", "tokens", "texts")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ENDS_FIELD_NUMBER: _ClassVar[int]
+    BYTE_ENDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    calls: bytes
+    indexes: bytes
+    counts: bytes
+    token_ends: bytes
+    byte_ends: bytes
+    tokens: bytes
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, calls: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ends: _Optional[bytes] = ..., byte_ends: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CallEvent(_message.Message):
+    __slots__ = ("call", "started", "delta", "finished", "failed", "cancelled", "paused")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    started: Started
+    delta: Delta
+    finished: Finished
+    failed: CallFailed
+    cancelled: CancelResponse
+    paused: PauseResponse
+    def __init__(self, call: _Optional[int] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., failed: _Optional[_Union[CallFailed, _Mapping]] = ..., cancelled: _Optional[_Union[CancelResponse, _Mapping]] = ..., paused: _Optional[_Union[PauseResponse, _Mapping]] = ...) -> None: ...
+
+class CallFailed(_message.Message):
+    __slots__ = ("code", "message", "status", "cost")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    status: bytes
+    cost: Cost
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., status: _Optional[bytes] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ...) -> None: ...
+
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished")
     STARTED_FIELD_NUMBER: _ClassVar[int]

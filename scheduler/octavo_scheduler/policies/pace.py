@@ -19,8 +19,6 @@ MISSED_STEP, MISSED_SHARE = 0.02, 0.01
 """By how much a missed gap lowers it; a kept one raises it by so much less that one miss in a hundred leaves it alone."""
 PREFILL_FLOOR = 0.5
 LEAST_TOKENS = 16
-GUARDED = 0.5
-"""Of the budget, for steps in which only one tenant has prefills while another may come."""
 LOWER_AT, RAISE_AT = 0.875, 1.25
 """A new budget is ordered when it is below or above the present one by so much."""
 RAISE_AFTER_US = SECOND_US // 2
@@ -30,7 +28,7 @@ RAISE_AFTER_US = SECOND_US // 2
 class Pace:
     """One worker's budget with decodes, and the targets that it follows."""
 
-    __slots__ = ("_raise_since_us", "_targets_us", "alone", "budget", "guarded", "headroom", "whole")
+    __slots__ = ("_raise_since_us", "_targets_us", "alone", "budget", "headroom", "limit", "whole")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -41,8 +39,8 @@ class Pace:
         """Part of the target that a step beside decodes is predicted to take, at most."""
         self.whole = 0
         """Prefills under way that are not to be cut: `budget` rests (books/chunks.py)."""
-        self.guarded = False
-        """All prefills here are of one tenant, and others may come: steps are smaller (policies/guard.py)."""
+        self.limit = 0
+        """Tokens of any step at most, for the sake of tenants that run less here (policies/guard.py); 0: none."""
         self._targets_us: Counter[int] = Counter()  # ITL target -> running sequences; without one: none
         self._raise_since_us = -1
 
@@ -66,9 +64,8 @@ class Pace:
         alone = self.alone or budget_alone
         if self.whole:
             return max(self.budget, budget_alone), alone
-        if self.guarded:
-            small = max(LEAST_TOKENS, int(GUARDED * self.budget))
-            return small, min(alone, small)
+        if self.limit:
+            return min(self.budget, self.limit), min(alone, self.limit)
         return self.budget, alone
 
     def target_us(self) -> int:

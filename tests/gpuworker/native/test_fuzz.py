@@ -36,13 +36,13 @@ SIZES = st.tuples(*(st.one_of(st.just(size), st.sampled_from([-1, 0, 1, 3, 9])) 
 def guarded(library: Library, checkpoints, packed) -> Callable[..., tuple[NativeModel, np.ndarray]]:
     """A model whose pool lies between guards, and the memory that holds all three."""
 
-    def make(weights: str, kv: str) -> tuple[NativeModel, np.ndarray]:
+    def make(weights: str, kv: str, block_tokens: int = 8) -> tuple[NativeModel, np.ndarray]:
         checkpoint: Checkpoint = checkpoints("llama")
-        size = block_bytes(TINY, kv, STEP.block_tokens)
+        size = block_bytes(TINY, kv, block_tokens)
         memory = np.full((STEP.num_blocks + 2, size), GUARD, np.uint8)
         memory[1:-1] = 0
         model = NativeModel(
-            library, TINY, packed(checkpoint, weights), kv_dtype=kv, pool=memory[1:-1], block_tokens=8, threads=2
+            library, TINY, packed(checkpoint, weights), kv_dtype=kv, pool=memory[1:-1], block_tokens=block_tokens, threads=2
         )  # fmt: skip
         return model, memory
 
@@ -50,15 +50,15 @@ def guarded(library: Library, checkpoints, packed) -> Callable[..., tuple[Native
 
 
 def test_the_units_of_a_phase_are_counted_before_they_are_handed_out(guarded) -> None:
-    """1,100 sequences of 2 KV heads and 500 spans each would not fit the counter that threads claim from."""
-    model, memory = guarded("bf16", "bf16")
+    """2,100 sequences of 500 spans each, the last four by KV head, would not fit the counter that threads claim from."""
+    model, memory = guarded("bf16", "bf16", 512)
     arrays = model.arrays()
-    context, count = 512 * 500, 1100
-    arrays.reserve(tokens=count, sequences=count, rows=1, columns=context // 8)
+    context, count = 512 * 500, 2100
+    arrays.reserve(tokens=count, sequences=count, rows=1, columns=context // 512)
     arrays.query_start[: count + 1] = np.arange(count + 1)
     arrays.context_len[:count] = context
     before = memory.copy()
-    with pytest.raises(StepError, match="1100000 units in one phase, at most 1048575"):
+    with pytest.raises(StepError, match="1052000 units in one phase, at most 1048575"):
         model.step(arrays, tokens=count, sequences=count, rows=0)
     assert np.array_equal(memory, before)
     model.close()

@@ -23,71 +23,103 @@ inline __m512 sums_of(const __m512 a[16]) {
 
 inline __m512bh halves_at(const uint16_t *p) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p)); }
 
-// Rows of one tile of BLOCK keys, as bf16, and what they are to be multiplied with.
+// Rows of one tile of up to BLOCK keys. Of an int8 cache they are codes until `widen` has put them at another place as bf16.
 struct TileRows {
     const uint16_t *keys[BLOCK], *values[BLOCK];
     float key_scales[BLOCK], value_scales[BLOCK];
+    int count = 0;
 };
 
-inline void widen_codes(const uint8_t *data, int width, uint16_t *out) {
-    for (int d = 0; d < width; d += 16) store_bf16(out + d, load_i8(reinterpret_cast<const int8_t *>(data) + d));
-}
-
-inline void find_rows(const AttentionInput &in, int start, int count, uint16_t *scratch, TileRows &rows) {
-    for (int which = 0; which < 2; ++which) {
-        const uint16_t **to = which ? rows.values : rows.keys;
-        float *scales = which ? rows.value_scales : rows.key_scales;
-        each_row(in, start, 0, count, which, [&](int t, const KvRow &row) {
-            to[t] = reinterpret_cast<const uint16_t *>(row.data);
-            if (in.kv_dtype != OCTAVO_KV_INT8) return;
-            uint16_t *wide = scratch + (which * BLOCK + t) * in.head_dim;
-            widen_codes(row.data, in.head_dim, wide);
-            to[t] = wide;
-            scales[t] = row.scale;
-        });
-    }
-    for (int t = count; t % 16; ++t) {  // masked: any row will do
-        rows.keys[t] = rows.keys[0];
-        rows.values[t] = rows.values[0];
-        rows.key_scales[t] = rows.value_scales[t] = 0.0f;
-    }
-}
-
-// Blocks lie anywhere, so the hardware foresees none of them: line i of the next tile's keys and values is asked for beside
-// key i of this one. A burst of all lines at once waits for free fill buffers (measured: no gain).
-class Ahead {
+// Goes through the rows of one KV head, block by block: a division per block, or a list of lines, costs more than its keys.
+class Walk {
   public:
-    Ahead(const AttentionInput &in, int start, int last) {
-        const int64_t row = in.head_dim * (in.kv_dtype == OCTAVO_KV_INT8 ? 1 : 2);
-        for (int t = start; t < last; t = (t / in.block_tokens + 1) * in.block_tokens) {
-            const int64_t bytes = row * std::min(in.block_tokens - t % in.block_tokens, last - t);
-            for (int which = 0; which < 2; ++which) {
-                const auto *data = reinterpret_cast<const char *>(kv_row(in, t, which).data);
-                for (int64_t at = 0; at < bytes && count_ < MOST; at += 64) lines_[count_++] = data + at;
+    Walk(const AttentionInput &in, int kv_head, int position)
+        : in_(in),
+          row_bytes_(in.head_dim * (in.kv_dtype == OCTAVO_KV_INT8 ? 1 : 2)),
+          values_(static_cast<int64_t>(in.kv_heads) * in.block_tokens),
+          head_(static_cast<int64_t>(kv_head) * in.block_tokens),
+          block_(position / in.block_tokens),
+          at_(position % in.block_tokens) {}
+
+    // The next `count` rows.
+    void next(int count, TileRows &rows) {
+        rows.count = count;
+        for (int t = 0; t < count;) {
+            const int end = std::min(count, t + in_.block_tokens - at_);
+            const uint8_t *block = in_.pool + in_.table[block_] * in_.block_bytes;
+            const uint8_t *key = block + in_.layer_offset + (head_ + at_) * row_bytes_, *value = key + values_ * row_bytes_;
+            if (in_.kv_dtype == OCTAVO_KV_INT8) {
+                const auto *scales = reinterpret_cast<const float *>(block + in_.scale_offset) + head_ + at_;
+                std::memcpy(rows.key_scales + t, scales, static_cast<size_t>(end - t) * 4);
+                std::memcpy(rows.value_scales + t, scales + values_, static_cast<size_t>(end - t) * 4);
+            }
+            at_ += end - t;
+            if (at_ == in_.block_tokens) {
+                at_ = 0;
+                ++block_;
+            }
+            for (; t < end; ++t, key += row_bytes_, value += row_bytes_) {
+                rows.keys[t] = reinterpret_cast<const uint16_t *>(key);
+                rows.values[t] = reinterpret_cast<const uint16_t *>(value);
             }
         }
-    }
-    void ask(int count) {
-        for (const int end = std::min(count_, next_ + count); next_ < end; ++next_) _mm_prefetch(lines_[next_], _MM_HINT_T0);
+        for (int t = count; t % 16; ++t) {  // masked: any row will do
+            rows.keys[t] = rows.keys[0];
+            rows.values[t] = rows.values[0];
+            rows.key_scales[t] = rows.value_scales[t] = 0.0f;
+        }
     }
 
   private:
-    static constexpr int MOST = 1024;
-    const char *lines_[MOST];
-    int count_ = 0, next_ = 0;
+    const AttentionInput &in_;
+    const int64_t row_bytes_, values_, head_;
+    int block_, at_;
 };
 
-template <int HALVES>
-inline void score_tile(const uint16_t *q, const TileRows &rows, int count, float *scores, Ahead &ahead) {
-    for (int t = 0; t < count; t += 16) {
-        ahead.ask(HALVES * 16);
-        __m512 acc[16];
-        each<16>([&](auto i) OCTAVO_INLINE { acc[i] = _mm512_setzero_ps(); });
-        each<HALVES>([&](auto h) OCTAVO_INLINE {
-            const __m512bh query = halves_at(q + h * 32);
-            each<16>([&](auto i) OCTAVO_INLINE {
-                acc[i] = _mm512_dpbf16_ps(acc[i], halves_at(rows.keys[t + i] + h * 32), query);
+inline void widen_codes(const uint16_t *codes, int width, uint16_t *out) {
+    for (int d = 0; d < width; d += 16) store_bf16(out + d, load_i8(reinterpret_cast<const int8_t *>(codes) + d));
+}
+
+inline void widen(TileRows &rows, int width, uint16_t *scratch) {
+    for (int t = 0; t < (rows.count + 15) / 16 * 16; ++t, scratch += 2 * width) {
+        widen_codes(rows.keys[t], width, scratch);
+        widen_codes(rows.values[t], width, scratch + width);
+        rows.keys[t] = scratch;
+        rows.values[t] = scratch + width;
+    }
+}
+
+// Blocks lie anywhere, so the hardware foresees none of them: some rows of the next tile are asked for beside every 16 keys of this
+// one. A burst of all of them at once waits for free fill buffers (measured: no gain).
+template <int LINES>
+class Ahead {
+  public:
+    Ahead(const TileRows &rows, int turns) : rows_(rows), each_turn_((rows.count + turns - 1) / turns) {}
+    void ask() {
+        for (const int end = std::min(rows_.count, next_ + each_turn_); next_ < end; ++next_)
+            each<LINES>([&](auto line) OCTAVO_INLINE {
+                _mm_prefetch(reinterpret_cast<const char *>(rows_.keys[next_]) + line * 64, _MM_HINT_T0);
+                _mm_prefetch(reinterpret_cast<const char *>(rows_.values[next_]) + line * 64, _MM_HINT_T0);
             });
+    }
+
+  private:
+    const TileRows &rows_;
+    const int each_turn_;
+    int next_ = 0;
+};
+
+template <int HALVES, typename A>
+inline void score_tile(const uint16_t *q, const TileRows &rows, int count, float *scores, A &ahead) {
+    __m512bh query[HALVES];
+    each<HALVES>([&](auto h) OCTAVO_INLINE { query[h] = halves_at(q + h * 32); });
+    for (int t = 0; t < count; t += 16) {
+        ahead.ask();
+        __m512 acc[16];
+        each<16>([&](auto i) OCTAVO_INLINE {
+            const uint16_t *key = rows.keys[t + i];
+            acc[i] = _mm512_setzero_ps();
+            each<HALVES>([&](auto h) OCTAVO_INLINE { acc[i] = _mm512_dpbf16_ps(acc[i], halves_at(key + h * 32), query[h]); });
         });
         _mm512_storeu_ps(scores + t, sums_of(acc));
     }
@@ -136,18 +168,28 @@ template <int HALVES>
 inline void attend_few_halves(const AttentionInput &in, int first, int last, float *out, float *best, float *total,
                               float *sums, uint16_t *codes) {
     constexpr int WIDE = HALVES * 32, MOST = HALVES > 4 ? 1 : 8 / HALVES > 4 ? 4 : 8 / HALVES;
+    constexpr int LINES = HALVES;  // of one row of bf16; of codes half of them, and asking for a line twice costs little
     const int group = in.q_heads / in.kv_heads, rows = in.tokens * group;
-    Ahead(in, first, std::min(last, first + BLOCK)).ask(BLOCK * HALVES * 2);
+    const bool narrow = in.kv_dtype == OCTAVO_KV_INT8;
+    TileRows tiles[2];
+    Walk walk(in, in.kv_head, first);
+    walk.next(std::min(BLOCK, last - first), tiles[0]);
+    if (!in.asked) Ahead<LINES>(tiles[0], 1).ask();
     std::fill(sums, sums + rows * WIDE, 0.0f);
     for (int r = 0; r < rows; ++r) {
         best[r] = -INFINITY;
         total[r] = 0.0f;
     }
-    for (int start = first; start < last; start += BLOCK) {
-        const int count = std::min(BLOCK, last - start), padded = (count + 15) / 16 * 16;
-        TileRows at;
-        Ahead ahead(in, start + count, std::min(last, start + count + BLOCK));
-        find_rows(in, start, count, codes, at);
+    for (int start = first, turn = 0; start < last; start += BLOCK, turn ^= 1) {
+        TileRows &at = tiles[turn], &then = tiles[turn ^ 1];
+        const int count = at.count, padded = (count + 15) / 16 * 16;
+        then.count = 0;
+        if (start + count < last)
+            walk.next(std::min(BLOCK, last - start - count), then);
+        else if (in.next_head >= 0)
+            Walk(in, in.next_head, first).next(std::min(BLOCK, last - first), then);
+        if (narrow) widen(at, WIDE, codes);
+        Ahead<LINES> ahead(then, rows * (padded / 16));
         for (int row = 0; row < rows; row += MOST) {
             alignas(64) uint16_t weights[MOST * BLOCK];
             float scores[BLOCK], keep[MOST];

@@ -67,6 +67,46 @@ measure_512(const float *x, int count, float temperature, float best, float *awa
 
 inline MeasureChunk measure_of(int isa) { return isa == OCTAVO_AVX2 ? measure_256 : measure_512; }
 
+// The same `away`, and the sum of exp(away) within SUM_ERROR of what the masses are floors of: half the time, and enough wherever no
+// token's place hangs on the rest.
+using SumChunk = float (*)(const float *x, int count, float temperature, float best, float *away);
+constexpr double SUM_ERROR = 4e-6;  // both forms of exp are within 3 units in the last place, and some 36 roundings of a chunk's sum follow
+
+static float sum_256(const float *x, int count, float temperature, float best, float *away) {
+    float lanes[8] = {}, sum = 0.0f;
+    for (int i = 0; i < count; ++i) away[i] = x[i] / temperature - best;
+    int i = 0;
+    for (; i + 8 <= count; i += 8)
+        for (int lane = 0; lane < 8; ++lane) lanes[lane] += exp_exact(away[i + lane]);
+    for (; i < count; ++i) sum += exp_exact(away[i]);
+    for (const float lane : lanes) sum += lane;
+    return sum;
+}
+
+__attribute__((target("avx512f"))) static float sum_512(const float *x, int count, float temperature, float best, float *away) {
+    const __m512 divisor = _mm512_set1_ps(temperature), top = _mm512_set1_ps(best), one = _mm512_set1_ps(1.0f);
+    __m512 sums = _mm512_setzero_ps();
+    for (int i = 0; i < count; i += 16) {
+        const auto there = static_cast<__mmask16>(count - i < 16 ? (1 << (count - i)) - 1 : 0xffff);
+        const __m512 t = _mm512_sub_ps(_mm512_div_ps(_mm512_maskz_loadu_ps(there, x + i), divisor), top);
+        _mm512_mask_storeu_ps(away + i, there, t);
+        const __m512 x0 = _mm512_max_ps(t, _mm512_set1_ps(-87.0f));
+        const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x0, _mm512_set1_ps(1.44269504088896341f)), 8);
+        const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x0));
+        __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+        p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, one));
+        sums = _mm512_mask_add_ps(sums, there, sums, _mm512_scalef_ps(p, n));
+    }
+    return _mm512_reduce_add_ps(sums);
+}
+
+inline SumChunk sum_of(int isa) { return isa == OCTAVO_AVX2 ? sum_256 : sum_512; }
+
 // Of count values, count <= CHUNK and what lies behind them in `away` NaN up to a multiple of 16: those that lie at least `reach` from
 // the best, as ids that begin at `first` and logits over the temperature. Returns how many; both outputs have room for 16 more.
 using GatherChunk = int32_t (*)(const float *x, const float *away, int count, float reach, int32_t first, float temperature,
@@ -117,29 +157,24 @@ class Candidates {
   public:
     // `work` has room for 3 * (vocab + 16) floats. `best` is the largest logit divided by the temperature.
     Candidates(const float *logits, int32_t vocab, float temperature, float best, int isa, float *work)
-        : logits_(logits), vocab_(vocab), temperature_(temperature), best_(best), measure_(measure_of(isa)),
+        : logits_(logits), vocab_(vocab), temperature_(temperature), best_(best), measure_(measure_of(isa)), sum_chunk_(sum_of(isa)),
           gather_(gather_of(isa)), scaled_(work),
           weights_(work + vocab + 16), ids_(reinterpret_cast<int32_t *>(work + 2 * (vocab + 16))) {}
 
     // Keeps what min-p, then top-k, then top-p keep; ties with the last kept one stay.
     void truncate(const RowParams &p) {
         const bool limits_count = p.top_k > 0 && p.top_k < vocab_, limited = limits_count || p.min_p > 0;
-        const float reach = p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH;
-        collect(reach);
+        collect(p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH, !limited);
         float last = NEVER;
         if (limits_count) {
             // with min-p, what lies beyond its reach is out already
-            if (count_ < p.top_k && p.min_p <= 0) collect(NEVER);
+            if (count_ < p.top_k && p.min_p <= 0) collect(NEVER, false);
             if (count_ >= p.top_k) last = kth(p.top_k);
         }
         weigh();
-        if (!limited && p.top_p < 1 && static_cast<double>(mass(0, count_)) < p.top_p * static_cast<double>(total_)) {
-            collect(MASSLESS);
-            weigh();
-        }
         if (limited) keep([&](int32_t i) { return static_cast<double>(weights_[i]) >= p.min_p && scaled_[i] >= last; });
         if (p.top_p >= 1) return;
-        const float floor = nucleus(p.top_p * static_cast<double>(limited ? mass(0, count_) : total_));
+        const float floor = limited ? nucleus(p.top_p * static_cast<double>(mass(0, count_))).floor : nucleus_of_all(p.top_p);
         keep([&](int32_t i) { return scaled_[i] >= floor; });
     }
 
@@ -148,16 +183,14 @@ class Candidates {
     const int32_t *ids() const { return ids_; }
     float *spare() { return weights_; }  // of the weights, once truncated
 
-    // Every token at most so far below the best, in the order of the ids. The masses of all are summed the first time.
-    void collect(float reach) {
+    // Every token at most so far below the best, in the order of the ids; `sum`: the sum of the weights of all is found beside.
+    void collect(float reach, bool sum) {
         float away[CHUNK];
-        const bool first = total_ < 0;
-        if (first) total_ = 0;
         count_ = 0;
         for (int32_t at = 0; at < vocab_; at += CHUNK) {
             const int count = std::min(CHUNK, vocab_ - at);
-            if (first)
-                total_ += measure_(logits_ + at, count, temperature_, best_, away);
+            if (sum)
+                sum_ += static_cast<double>(sum_chunk_(logits_ + at, count, temperature_, best_, away));
             else
                 for (int i = 0; i < count; ++i) away[i] = logits_[at + i] / temperature_ - best_;
             for (int i = count; i % 16; ++i) away[i] = std::numeric_limits<float>::quiet_NaN();
@@ -166,6 +199,33 @@ class Candidates {
     }
 
   private:
+    // The least value that is kept, and the shares, above the first and up to the second, of which that is true.
+    struct Nucleus {
+        float floor;
+        double before, after;
+    };
+
+    // The nucleus of the masses of all. Their sum is known within bounds, and mostly both lead to the same token.
+    float nucleus_of_all(double top_p) {
+        const double low = top_p * (sum_ * (1 - SUM_ERROR) * MASS_ONE - 2.0 * vocab_), high = top_p * (sum_ * (1 + SUM_ERROR) * MASS_ONE);
+        const Nucleus found = nucleus(high);
+        if (found.before < low && high <= found.after) return found.floor;
+        const double share = top_p * static_cast<double>(total_mass_of_all());
+        if (static_cast<double>(mass(0, count_)) < share) {
+            collect(MASSLESS, false);
+            weigh();
+        }
+        return nucleus(share).floor;
+    }
+
+    int64_t total_mass_of_all() const {
+        float away[CHUNK];
+        int64_t total = 0;
+        for (int32_t at = 0; at < vocab_; at += CHUNK)
+            total += measure_(logits_ + at, std::min(CHUNK, vocab_ - at), temperature_, best_, away);
+        return total;
+    }
+
     void weigh() {
         for (int32_t i = 0; i < count_; ++i) weights_[i] = exp_exact(scaled_[i] - best_);
     }
@@ -180,10 +240,10 @@ class Candidates {
     void keep(F &&wanted) {
         int32_t kept = 0;
         for (int32_t i = 0; i < count_; ++i) {
-            if (!wanted(i)) continue;
             scaled_[kept] = scaled_[i];
             weights_[kept] = weights_[i];
-            ids_[kept++] = ids_[i];
+            ids_[kept] = ids_[i];
+            kept += wanted(i);  // no branch: it would be guessed wrong every third time
         }
         count_ = kept;
     }
@@ -207,8 +267,8 @@ class Candidates {
         return *nth;
     }
 
-    // The least value of the nucleus: the masses of all above it are less than `share`.
-    float nucleus(double share) const {
+    // Its floor is the least value for which the masses of all above it are less than `share`.
+    Nucleus nucleus(double share) const {
         int64_t masses[BUCKETS] = {}, before = 0;
         for (int32_t i = 0; i < count_; ++i) masses[bucket(scaled_[i])] += mass_of(weights_[i]);
         int at = 0;
@@ -218,11 +278,12 @@ class Candidates {
         for (int32_t i = 0; i < count_; ++i)
             if (bucket(scaled_[i]) == at) values.push_back(scaled_[i]);
         std::sort(values.begin(), values.end(), [](float a, float b) { return a > b; });
-        float result = best_;
+        Nucleus result{best_, 0, 0};
         for (const float value : values) {
-            if (!(static_cast<double>(before) < share)) break;
+            const auto above = static_cast<double>(before);
+            if (!(above < share)) break;
             before += mass_of(exp_exact(value - best_));
-            result = value;
+            result = {value, above, static_cast<double>(before)};
         }
         return result;
     }
@@ -231,11 +292,12 @@ class Candidates {
     int32_t vocab_;
     float temperature_, best_;
     MeasureChunk measure_;
+    SumChunk sum_chunk_;
     GatherChunk gather_;
     float *scaled_, *weights_;
     int32_t *ids_;
     int32_t count_ = 0;
-    int64_t total_ = -1;
+    double sum_ = 0;  // of exp(x - best) of all
 };
 
 }  // namespace octavo

@@ -28,6 +28,8 @@ struct AttentionInput {
     int32_t token0;     // first query token of the unit, a row of the step
     int32_t tokens;     // query tokens
     int32_t position0;  // position of the first query token
+    int32_t next_head = -1;  // of attend_few: the KV head whose first keys come next and are asked for in advance, or -1
+    bool asked = false;      // this one's were
 };
 
 struct Kernels {

@@ -10,7 +10,8 @@ namespace octavo {
 struct Philox {
     uint64_t seed, position;
 
-    void block(uint64_t index, float out[8]) const {
+    // The four words of a block.
+    void words(uint64_t index, uint64_t out[4]) const {
         uint64_t c0 = index + 1, c1 = position, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
         for (int round = 0; round < 10; ++round) {
             const auto a = static_cast<unsigned __int128>(0xD2E7470EE14C6C93ull) * c0;
@@ -23,11 +24,28 @@ struct Philox {
             k0 += 0x9E3779B97F4A7C15ull;
             k1 += 0xBB67AE8584CAA73Bull;
         }
-        const uint64_t words[4] = {c0, c1, c2, c3};
-        for (int i = 0; i < 8; ++i) {
-            const auto half = static_cast<uint32_t>(words[i / 2] >> (i % 2 * 32));
-            out[i] = std::max(static_cast<float>(half >> 8) * (1.0f / 16777216.0f), HALF_STEP);
-        }
+        out[0] = c0;
+        out[1] = c1;
+        out[2] = c2;
+        out[3] = c3;
+    }
+
+    static float uniform(uint64_t word, uint64_t draw) {
+        const auto half = static_cast<uint32_t>(word >> (draw % 2 * 32));
+        return std::max(static_cast<float>(half >> 8) * (1.0f / 16777216.0f), HALF_STEP);
+    }
+
+    // One draw.
+    float at(uint64_t draw) const {
+        uint64_t out[4];
+        words(draw / 8, out);
+        return uniform(out[draw % 8 / 2], draw);
+    }
+
+    void block(uint64_t index, float out[8]) const {
+        uint64_t four[4];
+        words(index, four);
+        for (uint64_t i = 0; i < 8; ++i) out[i] = uniform(four[i / 2], i);
     }
 };
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <climits>
-#include <ctime>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -19,6 +18,7 @@ constexpr int SPINS_AFTER_STEP = 2000;  // about 20 us: the next step of a bare 
 
 constexpr uint64_t AT_WORK = 1, HELPED = 2;  // the low bits of Seat::unit
 constexpr timespec BETWEEN_LOOKS{0, 100'000};  // of a thread that sleeps, for somebody to help
+constexpr timespec GIVEN_AWAY{0, 200'000};     // how long a helper stays away, unless the step ends
 
 inline void pause() { __builtin_ia32_pause(); }
 
@@ -114,21 +114,31 @@ bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, uint6
             pause();
             continue;
         }
-        helped = helped || lend(tag, thread);
+        if (!helped && lend(tag, thread)) {
+            helped = true;
+            Phase &last = phases_[count_.load(std::memory_order_relaxed) - 1];
+            sleep_on(last, last.done.load(), &GIVEN_AWAY);
+            continue;
+        }
         // A later generation may have the same count and put this thread to sleep: the end of its phase wakes it all the same.
-        phase.waiting.fetch_add(1);
-        syscall(SYS_futex, count_of(phase.done), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(done),
-                helped ? nullptr : &BETWEEN_LOOKS, nullptr, 0);
-        phase.waiting.fetch_sub(1);
+        sleep_on(phase, done, helped ? nullptr : &BETWEEN_LOOKS);
     }
     if (helped) sched_setaffinity(0, sizeof(cpu_set_t), &seats_[thread].allowed);
     return of_this_step;
+}
+
+void ThreadPool::sleep_on(Phase &phase, uint64_t done, const timespec *limit) {
+    phase.waiting.fetch_add(1);
+    syscall(SYS_futex, count_of(phase.done), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(done), limit, nullptr, 0);
+    phase.waiting.fetch_sub(1);
 }
 
 // Takes a thread that was put aside within a unit of this phase to this processor, which the caller leaves right after. The
 // kernel would not: a thread that ran within the last 0.5 ms counts as hot and stays in the queue of the processor that it was
 // put aside on, behind whoever took it (task_hot, sched_migration_cost). Put aside is whose unit has taken twice as long as the
 // caller's longest; one that runs is moved for nothing. False: there is none, or not yet.
+// The other processor is left to whoever took it for a while: messages pass through several threads of several processes, and one
+// of them that waits when a compute thread comes back waits for the kernel's next tick, up to 4 ms.
 bool ThreadPool::lend(uint64_t tag, int thread) {
     Seat &own = seats_[thread];
     const int processor = own.longest ? sched_getcpu() : -1;

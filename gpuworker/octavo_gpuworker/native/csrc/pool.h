@@ -2,6 +2,7 @@
 // arrive, so a thread that the operating system has put aside delays nobody unless it holds a unit.
 #pragma once
 #include <sched.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -53,6 +54,7 @@ class ThreadPool {
     void serve(int thread);
     void take_part(Job &job, uint64_t generation, int thread);
     bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, uint64_t units, int thread);
+    static void sleep_on(Phase &phase, uint64_t done, const timespec *limit);
     bool lend(uint64_t tag, int thread);
     bool take_here(Seat &other, uint64_t tag, int thread, int processor);
     static void part_from(const Seat &lender);

@@ -29,12 +29,9 @@ bool all_finite(const float *x, int32_t count) {
 // The candidate whose logit and noise are largest together, of equal ones the lower id.
 int32_t draw(Candidates &from, const Philox &random) {
     const int32_t *ids = from.ids();
-    float u[8], best = NEVER, *score = from.spare();
-    int32_t drawn = -1, token = 0;
-    for (int32_t i = 0; i < from.count(); ++i) {
-        if (drawn != ids[i] / 8) random.block(static_cast<uint64_t>(drawn = ids[i] / 8), u);
-        score[i] = u[ids[i] % 8];
-    }
+    float best = NEVER, *score = from.spare();
+    int32_t token = 0;
+    for (int32_t i = 0; i < from.count(); ++i) score[i] = random.at(static_cast<uint64_t>(ids[i]));
     for (int32_t i = 0; i < from.count(); ++i) score[i] = from.scaled()[i] + gumbel_of(score[i]);
     for (int32_t i = 0; i < from.count(); ++i)
         if (score[i] > best) {

@@ -59,13 +59,13 @@ struct PhaseOf {
     int units;
 };
 
-// One unit of attention: query tokens of a sequence, and for few queries a span of keys.
+// One unit of attention: query tokens of a sequence, and for few queries a span of keys of one or all KV heads.
 struct AttendUnit {
-    int sequence, kv_head, token0, tokens;
+    int sequence, kv_head, heads, token0, tokens;
     int first, last;        // keys; of few queries
     int split, splits;      // splits 0: many queries
     int problem;            // index of the counter that its splits share
-    int64_t part;           // row of the partial results
+    int64_t part;           // row of the partial results, [heads, tokens * group]
 };
 
 class Step : public Job {
@@ -94,8 +94,9 @@ class Step : public Job {
 
     void plan_phases();
     void plan_attention();
-    void plan_decodes(int sequence, int first_token, int new_tokens, int64_t &problems, int64_t &parts);
+    void plan_decodes(int sequence, int first_token, int new_tokens, bool whole, int64_t &problems, int64_t &parts);
     void plan_prefill(int sequence, int new_tokens);
+    int decodes_of(int sequence) const;
     Tile tile_of(int unit, int64_t rows, int64_t items) const;
     int row_blocks(int64_t rows) const;
     // Residual stream and attention output of a layer: of all tokens, or of the rows that sample once the others ended.
@@ -110,6 +111,7 @@ class Step : public Job {
     void write_head(int layer, int64_t head, int64_t row, float *values);
     void write_kv(int layer, int which, int64_t kv_head, int64_t row, const float *values);
     void attend(int layer, int unit, Thread &);
+    void attend_few(const AttendUnit &, AttentionInput, Thread &);
     void merge(const AttendUnit &, Thread &);
     void put_attended(int64_t row, int64_t head, const float *values);
     void gather(int unit);

@@ -11,22 +11,19 @@ namespace {
 constexpr int FEW_TOKENS = 4;    // new tokens of a sequence up to which keys are read row by row
 constexpr int SPLIT_KEYS = 512;  // most keys of one unit with few queries; fixed, so that the sums do not depend on the threads
 constexpr int QUERY_ROWS = 96;   // query rows of one unit with many
+constexpr int LAST_PER_THREAD = 2;  // so many problems per thread are left in pieces of a KV head each, so that threads end together
 
 }  // namespace
 
 void Step::plan_attention() {
     attends_.clear();
-    int64_t problems = 0, parts = 0;
+    int64_t problems = 0, parts = 0, left = 0;
+    for (int s = 0; s < batch_.sequences; ++s) left += decodes_of(s);
+    left -= LAST_PER_THREAD * static_cast<int64_t>(threads_.size());
     for (int s = 0; s < batch_.sequences; ++s) {
-        const int new_tokens = batch_.query_start[s + 1] - batch_.query_start[s];
-        if (new_tokens == 0) continue;
-        if (config_.deterministic) {
-            for (int token = 0; token < new_tokens; ++token) plan_decodes(s, token, 1, problems, parts);
-        } else if (new_tokens > FEW_TOKENS) {
-            plan_prefill(s, new_tokens);
-        } else {
-            plan_decodes(s, 0, new_tokens, problems, parts);
-        }
+        const int new_tokens = batch_.query_start[s + 1] - batch_.query_start[s], decodes = decodes_of(s);
+        if (new_tokens && !decodes) plan_prefill(s, new_tokens);
+        for (int i = 0; i < decodes; ++i, --left) plan_decodes(s, i, new_tokens / decodes, left > 0, problems, parts);
     }
     if (problems > finished_capacity_) {
         finished_capacity_ = problems * 2;
@@ -34,7 +31,7 @@ void Step::plan_attention() {
     }
     // Longest first: what is left over at the end of the phase is short.
     std::stable_sort(attends_.begin(), attends_.end(), [](const AttendUnit &a, const AttendUnit &b) {
-        return static_cast<int64_t>(a.tokens) * (a.last - a.first) > static_cast<int64_t>(b.tokens) * (b.last - b.first);
+        return static_cast<int64_t>(a.tokens) * a.heads * (a.last - a.first) > static_cast<int64_t>(b.tokens) * b.heads * (b.last - b.first);
     });
     for (int64_t i = 0; i < problems; ++i) finished_[i].store(0, std::memory_order_relaxed);
     part_out_.ensure(parts * config_.head_dim);
@@ -42,20 +39,27 @@ void Step::plan_attention() {
     part_total_.ensure(parts);
 }
 
+// How many problems of few tokens a sequence is; 0: its new tokens are many, or none.
+int Step::decodes_of(int s) const {
+    const int new_tokens = batch_.query_start[s + 1] - batch_.query_start[s];
+    return config_.deterministic ? new_tokens : new_tokens > 0 && new_tokens <= FEW_TOKENS;
+}
+
 // Spans are cut for full attention; a layer with a window passes over those it does not see. They follow from the context of
-// the last of these tokens, so one token at a time is cut the same however it came to be computed.
-void Step::plan_decodes(int s, int first_token, int new_tokens, int64_t &problems, int64_t &parts) {
-    const int group = config_.q_heads / config_.kv_heads;
+// the last of these tokens, so one token at a time is cut the same however it came to be computed. `whole`: all KV heads in one
+// unit, which lie beside each other in a block, so that the first keys of one are asked for beside the last of another.
+void Step::plan_decodes(int s, int first_token, int new_tokens, bool whole, int64_t &problems, int64_t &parts) {
+    const int group = config_.q_heads / config_.kv_heads, heads = whole ? config_.kv_heads : 1;
     const int all = batch_.query_start[s + 1] - batch_.query_start[s];
     const int context = batch_.context_len[s] - all + first_token + new_tokens;
     const int splits = (context + SPLIT_KEYS - 1) / SPLIT_KEYS;
-    for (int head = 0; head < config_.kv_heads; ++head, ++problems)
+    for (int head = 0; head < config_.kv_heads; head += heads, ++problems)
         for (int split = 0; split < splits; ++split) {
             const int first = static_cast<int>(static_cast<int64_t>(context) * split / splits);
             const int last = static_cast<int>(static_cast<int64_t>(context) * (split + 1) / splits);
-            attends_.push_back({s, head, batch_.query_start[s] + first_token, new_tokens, first, last, split, splits,
+            attends_.push_back({s, head, heads, batch_.query_start[s] + first_token, new_tokens, first, last, split, splits,
                                 static_cast<int>(problems), parts});
-            parts += static_cast<int64_t>(new_tokens) * group;
+            parts += static_cast<int64_t>(heads) * new_tokens * group;
         }
 }
 
@@ -65,7 +69,7 @@ void Step::plan_prefill(int s, int new_tokens) {
     for (int head = 0; head < config_.kv_heads; ++head)
         for (int token = 0; token < new_tokens; token += step) {
             const int tokens = std::min(step, new_tokens - token);
-            attends_.push_back({s, head, batch_.query_start[s] + token, tokens, 0, start + token + tokens, 0, 0, 0, 0});
+            attends_.push_back({s, head, 1, batch_.query_start[s] + token, tokens, 0, start + token + tokens, 0, 0, 0, 0});
         }
 }
 
@@ -93,18 +97,24 @@ void Step::attend(int layer, int index, Thread &thread) {
         unit.tokens,
         start + unit.token0 - batch_.query_start[s],
     };
+    if (unit.splits) return attend_few(unit, in, thread);
     const int rows = unit.tokens * group;
-    if (unit.splits == 0) {
-        float *out = thread.tile.ensure(static_cast<int64_t>(rows) * config_.head_dim);
-        kernels_.attend_many(in, out, thread.scratch.ensure(attend_many_scratch(unit.tokens, group, static_cast<int>(wide_))));
-        for (int r = 0; r < rows; ++r)
-            put_attended(unit.token0 + r / group, unit.kv_head * group + r % group, out + r * config_.head_dim);
-        return;
-    }
+    float *out = thread.tile.ensure(static_cast<int64_t>(rows) * config_.head_dim);
+    kernels_.attend_many(in, out, thread.scratch.ensure(attend_many_scratch(unit.tokens, group, static_cast<int>(wide_))));
+    for (int r = 0; r < rows; ++r)
+        put_attended(unit.token0 + r / group, unit.kv_head * group + r % group, out + r * config_.head_dim);
+}
+
+void Step::attend_few(const AttendUnit &unit, AttentionInput in, Thread &thread) {
+    const int group = config_.q_heads / config_.kv_heads, past = unit.kv_head + unit.heads;
     const int seen = in.window > 0 ? std::max(unit.first, in.position0 - in.window + 1) : unit.first;
-    kernels_.attend_few(in, std::min(seen, unit.last), unit.last, part_out_.get() + unit.part * config_.head_dim,
-                        part_best_.get() + unit.part, part_total_.get() + unit.part,
-                        thread.scratch.ensure(attend_few_scratch(unit.tokens, group, static_cast<int>(wide_))));
+    float *scratch = thread.scratch.ensure(attend_few_scratch(unit.tokens, group, static_cast<int>(wide_)));
+    for (int64_t part = unit.part; in.kv_head < past; ++in.kv_head, part += static_cast<int64_t>(unit.tokens) * group) {
+        in.next_head = in.kv_head + 1 < past ? in.kv_head + 1 : -1;
+        in.asked = in.kv_head > unit.kv_head;
+        kernels_.attend_few(in, std::min(seen, unit.last), unit.last, part_out_.get() + part * config_.head_dim,
+                            part_best_.get() + part, part_total_.get() + part, scratch);
+    }
     // The last one to finish merges; the order of the sums is the spans' own.
     if (finished_[unit.problem].fetch_add(1, std::memory_order_acq_rel) + 1 == unit.splits) {
         finished_[unit.problem].store(0, std::memory_order_relaxed);
@@ -113,7 +123,8 @@ void Step::attend(int layer, int index, Thread &thread) {
 }
 
 void Step::merge(const AttendUnit &unit, Thread &thread) {
-    const int group = config_.q_heads / config_.kv_heads, rows = unit.tokens * group, width = config_.head_dim;
+    const int group = config_.q_heads / config_.kv_heads, width = config_.head_dim;
+    const int rows = unit.heads * unit.tokens * group;
     const int64_t part = unit.part - static_cast<int64_t>(unit.split) * rows;
     float *out = thread.tile.ensure(width);
     for (int r = 0; r < rows; ++r) {
@@ -130,7 +141,8 @@ void Step::merge(const AttendUnit &unit, Thread &thread) {
         }
         const float norm = 1.0f / total;
         for (int d = 0; d < width; ++d) out[d] *= norm;
-        put_attended(unit.token0 + r / group, unit.kv_head * group + r % group, out);
+        const int head = unit.kv_head + r / (unit.tokens * group), row = r % (unit.tokens * group);
+        put_attended(unit.token0 + row / group, head * group + row % group, out);
     }
 }
 
