@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What tracing costs: pairs of runs on one cluster per arm, traced and not, CPU of each service per request.
+"""What tracing costs: pairs of runs on one cluster, whose requests are sampled or not, CPU of each service per request.
 
-    python bench/tracing.py [--pairs 5] [--requests 60] [--json FILE]
+    python bench/tracing.py [--pairs 20] [--requests 40] [--json FILE]
 
-The arms differ in `observability.trace_sample` alone (1 and 0) and take turns, the first of a pair drawn by its number; both
-clusters run all the time, so that a pair differs in nothing else. The worker's and the kvstore's rows hold their compute and their
-writes, which vary by more than spans cost; gateway and scheduler tell. One request is 64 prompt tokens and 16 output tokens.
+The arms differ in the flag of their requests' `traceparent` alone and take turns, the first of a pair drawn by its number, on the same
+processes: two clusters differ by more than spans cost. The worker's and the kvstore's rows hold their compute and their
+writes, which vary by more too; gateway and scheduler tell. One request is 64 prompt tokens and 16 output tokens.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from octavo.client import AsyncClient
 from octavo.figures import Figures, figure_of, write_figures
+from octavo.rpc.channels import open_channel
+from octavo.v1 import inference_pb2 as pb
+from octavo.v1 import inference_pb2_grpc
 from octavo_cli.up import start_detached, stop_cluster
 from rich.console import Console
 
@@ -32,51 +34,53 @@ def cpu_s(pid: int) -> float:
     return total_ns / 1e9
 
 
-async def run(url: str, requests: int, first: int) -> float:
-    """Wall seconds of `requests` requests by CLIENTS clients; prompts differ, so nothing is cached."""
+async def run(address: str, requests: int, first: int, *, sampled: bool) -> float:
+    """Wall seconds of `requests` requests by CLIENTS clients; prompts differ, so nothing is cached. Each has a trace of its own."""
     numbers = iter(range(first, first + requests))
+    options = pb.Options(max_tokens=OUTPUT_TOKENS, ignore_eos=True)
 
-    async def client_loop(client: AsyncClient) -> None:
+    async def client_loop(stub: inference_pb2_grpc.InferenceServiceStub) -> None:
         for number in numbers:
             prompt = [1000 + (number * 131 + at * 7) % 40_000 for at in range(PROMPT_TOKENS)]
-            await client.generate(prompt, max_tokens=OUTPUT_TOKENS, temperature=0.0, ignore_eos=True)
+            asked = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling=pb.Sampling(), options=options)
+            parent = f"00-{number + 1:032x}-{number + 1:016x}-0{int(sampled)}"
+            async for _ in stub.Generate(asked, metadata=(("traceparent", parent),)):
+                pass
 
-    async with AsyncClient(url) as client:
+    async with open_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
         began_s = time.perf_counter()
-        await asyncio.gather(*(client_loop(client) for _ in range(CLIENTS)))
+        await asyncio.gather(*(client_loop(stub) for _ in range(CLIENTS)))
         return time.perf_counter() - began_s
 
 
 def measure(pairs: int, requests: int, folder: Path) -> Figures:
     """Both arms, interleaved."""
-    arms = {}
-    for name, sample in (("traced", "1.0"), ("untraced", "0.0")):
-        flags = ["--deployment.run_dir", str(folder / name), "--observability.trace_sample", sample]
-        flags += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
-        arms[name] = start_detached(flags, 1, 600.0, Console(stderr=True))
+    arms = {"traced": True, "untraced": False}
+    flags = ["--deployment.run_dir", str(folder), "--gateway.grpc_listen", "127.0.0.1:0"]
+    state = start_detached([*flags, "--gateway.http_listen", "127.0.0.1:0"], 1, 600.0, Console(stderr=True))
     try:
-        pids = {name: {item.name: item.process.pid for item in state.services} for name, state in arms.items()}
-        services = list(pids["traced"])
-        extra_ms: dict[str, list[float]] = {service: [] for service in services}
+        address = state.urls["grpc"].removeprefix("grpc://")
+        pids = {item.name: item.process.pid for item in state.services}
+        extra_ms: dict[str, list[float]] = {service: [] for service in pids}
         wall_s: dict[str, list[float]] = {name: [] for name in arms}
         first = 0
-        for name in arms:
-            asyncio.run(run(arms[name].urls["grpc"], 8, 10**6))
+        for sampled in arms.values():
+            asyncio.run(run(address, 8, 10**6 + sampled * 8, sampled=sampled))
         for pair in range(pairs):
             used: dict[str, dict[str, float]] = {}
             for name in sorted(arms, reverse=bool(pair % 2)):
-                before_s = {service: cpu_s(pid) for service, pid in pids[name].items()}
-                wall_s[name].append(asyncio.run(run(arms[name].urls["grpc"], requests, first)))
+                before_s = {service: cpu_s(pid) for service, pid in pids.items()}
+                wall_s[name].append(asyncio.run(run(address, requests, first, sampled=arms[name])))
                 time.sleep(0.5)  # the exporter's last batch belongs to the run
                 used[name] = {
-                    service: (cpu_s(pid) - before_s[service]) * 1000 / requests for service, pid in pids[name].items()
+                    service: (cpu_s(pid) - before_s[service]) * 1000 / requests for service, pid in pids.items()
                 }
-            for service in services:
+                first += requests
+            for service in pids:
                 extra_ms[service].append(used["traced"][service] - used["untraced"][service])
-            first += requests
     finally:
-        for name in arms:
-            stop_cluster(folder / name)
+        stop_cluster(folder)
     edges = [sum(pair) for pair in zip(extra_ms["gateway"], extra_ms["scheduler"], strict=True)]
     ratios = [on / off for on, off in zip(wall_s["traced"], wall_s["untraced"], strict=True)]
     results = (
@@ -89,14 +93,15 @@ def measure(pairs: int, requests: int, folder: Path) -> Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=60)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--json", default="")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
         figures = measure(given.pairs, given.requests, Path(folder))
     for item in figures.results:
-        print(f"{item.name:<44} {item.value:8.3f} {item.unit}")
+        low, high = item.spread or (item.value, item.value)
+        print(f"{item.name:<44} {item.value:8.3f} {item.unit:<6} {low:.3f} to {high:.3f}")
     if given.json:
         write_figures(Path(given.json), figures)
 

@@ -85,7 +85,7 @@ def examine(flags: list[str]) -> list[Check]:
     """Every check, in reading order. Nothing here raises: what cannot be found out is a finding."""
     manifest, checks = _manifest(flags)
     checks += [_python(), *_cpu(), _memory(manifest), *_torch(), _compiler(), _native(manifest), _packages()]
-    checks += [_model(manifest), *port_checks(manifest), _disk(manifest), _shared_memory(), _cluster(manifest)]
+    checks += [_model(manifest), *port_checks(manifest), _disk(manifest), _shared_memory(manifest), _cluster(manifest)]
     return checks
 
 
@@ -266,15 +266,20 @@ def _disk(manifest: Manifest) -> Check:
     return Check("disk", "ok", found)
 
 
-def _shared_memory() -> Check:
-    folder = Path("/dev/shm")
+def _shared_memory(manifest: Manifest) -> Check:
+    """Where the arena lies: without room for the DRAM tier blocks travel in messages."""
+    path = manifest.kvstore.arena_path
+    wanted = manifest.cache.dram_bytes if "dram" in manifest.cache.tiers else 0
+    if not path or not wanted:
+        return Check("shared memory", "ok", "not used by these settings")
+    folder, fix = Path(path), f"(docker: --shm-size {_size(wanted)}); until then blocks travel in messages"
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        return Check(
-            "/dev/shm", "warn", "absent or not writable", "mount one (docker: --shm-size 1g); RPC is used without"
-        )
+        return Check(path, "warn", "absent or not writable", f"mount one {fix}")
     free = shutil.disk_usage(folder).free
-    advice = "enlarge it (docker: --shm-size 1g) before using a shared-memory tier" if free < 2**28 else ""
-    return Check("/dev/shm", "warn" if advice else "ok", f"{_size(free)} free", advice)
+    advice = f"enlarge it or lower cache.dram_bytes {fix}" if free < wanted else ""
+    return Check(
+        path, "warn" if advice else "ok", f"{_size(free)} free; the DRAM tier may take {_size(wanted)}", advice
+    )
 
 
 def _cluster(manifest: Manifest) -> Check:

@@ -136,12 +136,14 @@ async def setup(host: Host) -> None:
         closed=lambda: "" if gate.open else gate.why,
     )  # fmt: skip
     metrics.watch_viewers(lambda: feed.viewers)
-    register(InferenceServicer(gateway, host.log), host.server, settings.max_body_bytes)
-    servicer = CacheServicer(cache, admission, tenants, gate, lambda context: edge_context(context).api_key, abort)
-    register_cache(servicer, host.server, abort, settings.max_body_bytes)
+    servicer = InferenceServicer(gateway, host.log, most_calls=settings.max_session_calls)
+    register(servicer, host.server, settings.max_body_bytes)
+    caching = CacheServicer(cache, admission, tenants, gate, lambda context: edge_context(context).api_key, abort)
+    register_cache(caching, host.server, abort, settings.max_body_bytes)
     host.announce(cache_pb2.DESCRIPTOR)
     host.announce(inference_pb2.DESCRIPTOR)
     host.on_drain(gateway.drain)
+    host.on_drain(servicer.end_sessions)
     await host.listen(settings.grpc_listen)
     host.set_state("not_serving", "no scheduler with a ready worker")
     if not gate.open:

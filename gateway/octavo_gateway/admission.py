@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from blake3 import blake3
@@ -18,6 +18,7 @@ from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.caching.rules import check_cache
+from octavo_gateway.caching.tools import check_tools, shown_tools, tool_names
 from octavo_gateway.chat import ChatRenderer, check_messages
 from octavo_gateway.requests import PromptChunk, RequestParams
 from octavo_gateway.tokenizer import Tokenizer
@@ -84,6 +85,7 @@ class TextRules:
     min_tokens: int = 0
     skip_special_tokens: bool = True
     echo: bool = False
+    tools: frozenset[str] = frozenset()  # functions that the model may call
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class Admission:
         check.integer("min_tokens", params.min_tokens, 0, limits.max_model_len)
         if params.echo and params.kind != "generate":
             raise check.invalid("echo", "it is for raw prompts only; leave it out")
+        check_tools(params)
         self._check_prompt(params, limits)
 
     def check_sampling(self, params: RequestParams, limits: Limits) -> None:
@@ -171,9 +174,6 @@ class Admission:
     def _check_prompt(self, params: RequestParams, limits: Limits) -> None:
         if params.kind == "chat":
             check_messages(params.messages)
-            for i, message in enumerate(params.messages):
-                check.text(f"messages[{i}].content", message.content)
-                check.text(f"messages[{i}].name", message.name)
             self._check_size("messages", sum(len(message.content) for message in params.messages), limits)
             return
         if (params.prompt_text is None) == (params.prompt_ids is None):
@@ -196,7 +196,9 @@ class Admission:
     def encode(self, params: RequestParams) -> list[int]:
         """Prompt ids of a checked request; may run in a thread."""
         if params.kind == "chat":
-            return self.chat.encode(params.messages, add_generation_prompt=params.add_generation_prompt)
+            return self.chat.encode(
+                params.messages, add_generation_prompt=params.add_generation_prompt, tools=shown_tools(params)
+            )
         if params.prompt_ids is not None:
             return list(params.prompt_ids)
         return self.tokenizer.with_bos(self.tokenizer.encode(params.prompt_text or ""))
@@ -240,6 +242,7 @@ class Admission:
                 min_tokens=params.min_tokens,
                 skip_special_tokens=params.skip_special_tokens,
                 echo=params.echo,
+                tools=tool_names(shown_tools(params)),
             ),
             max_tokens=max_tokens,
             n=n,
@@ -343,7 +346,15 @@ def too_long(field: str, tokens: int, limits: Limits, about: str = "") -> Except
 def body_hash(params: RequestParams, tenant: str) -> bytes:
     """blake3 of what the client asked for, before defaults; two bodies with one hash ask for the same generation."""
     body = {f.name: getattr(params, f.name) for f in fields(params) if f.name not in _NOT_BODY}
-    body["messages"] = [[m.role, m.content, m.name] for m in params.messages]
+    body["messages"] = [
+        [
+            m.role,
+            m.content,
+            m.name,
+            *([[astuple(call) for call in m.tool_calls], m.tool_call_id] if m.tool_calls or m.tool_call_id else []),
+        ]
+        for m in params.messages
+    ]
     body["logit_bias"] = sorted((int(k), float(v)) for k, v in params.logit_bias.items())
     body["tenant"] = tenant
     listed = {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in body.items()}

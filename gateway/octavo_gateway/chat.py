@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import jinja2
 from octavo.artifacts import BadArtifact
 from octavo.errors import FeatureOff, InvalidRequest
 
-from octavo_gateway.caching.tools import canonical_tools
+from octavo_gateway import sampling_checks as check
+from octavo_gateway.caching.tools import MAX_DEPTH, canonical, canonical_tools, depth_of
 from octavo_gateway.requests import ChatMessage
-from octavo_gateway.template_sandbox import MAX_CHARS, TemplateLimit, compile_template, render_bounded
+from octavo_gateway.template_sandbox import MAX_CHARS, TemplateLimit, compile_template, render_bounded, variables_of
 from octavo_gateway.tokenizer import Tokenizer
+from octavo_gateway.tool_calls import parse_json
+from octavo_gateway.tool_prompt import told_in_text
 
 ROLES: Final = ("system", "user", "assistant", "tool")
 MAX_MESSAGES: Final = 4096
@@ -42,10 +45,12 @@ class ChatRenderer:
         self._beginnings = tuple({text[:i] for text in lowered for i in range(1, len(text))})
         self._ends = tuple({text[i:] for text in lowered for i in range(1, len(text))})
         self._lowered = lowered
+        self._knows_tools = False
         if source is None:
             return
         try:
             self._template = compile_template(source)
+            self._knows_tools = "tools" in variables_of(source)
         except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError) as error:
             raise BadArtifact(
                 f"chat template: cannot be compiled ({error}); repair it or serve the model without"
@@ -90,6 +95,8 @@ class ChatRenderer:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Prompt ids of checked messages. InvalidRequest as `render`."""
+        if not self._knows_tools:
+            messages, tools = told_in_text(messages, tools), ()
         mark = _unused_mark(messages, json.dumps(canonical_tools(tools), ensure_ascii=False) if tools else "")
         text = self.render(messages, add_generation_prompt=add_generation_prompt, mark=mark, tools=tools)
         return self._tokenizer.one_bos(self._tokenizer.encode(text, parse_special=True, mark=mark))
@@ -101,6 +108,8 @@ class ChatRenderer:
             raise InvalidRequest(
                 "messages[0].role: the preload is the system message; leave yours out", field="messages[0].role"
             )
+        if not self._knows_tools:
+            messages = told_in_text(messages, ())
         mark = _unused_mark(messages)
         system = ChatMessage("system", "-")
         head = self.render([system], add_generation_prompt=False, mark=mark)
@@ -123,20 +132,34 @@ class ChatRenderer:
         mark: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        plain = [
-            {"role": m.role, "content": self._broken(m.content, mark)}
-            | ({"name": self._broken(m.name, mark)} if m.name else {})
-            for m in messages
-        ]
         eos = self._tokenizer.eos_ids[0] if self._tokenizer.eos_ids else None
         return {
-            "messages": plain,
+            "messages": [self._message(message, mark) for message in messages],
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self._tokenizer.text_of(self._tokenizer.bos_id),
             "eos_token": self._tokenizer.text_of(eos),
             "tools": canonical_tools(tools, lambda text: self._broken(text, mark)) or None,
             "documents": None,
         }
+
+    def _message(self, message: ChatMessage, mark: str) -> dict[str, Any]:
+        """As templates expect it; arguments as an object, since they are what a template writes as JSON."""
+        plain: dict[str, Any] = {"role": message.role, "content": self._broken(message.content, mark)}
+        if message.name:
+            plain["name"] = self._broken(message.name, mark)
+        if message.tool_call_id:
+            plain["tool_call_id"] = self._broken(message.tool_call_id, mark)
+        if message.tool_calls:
+            made = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": parse_json(call.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+            plain["tool_calls"] = canonical(made, lambda text: self._broken(text, mark))
+        return plain
 
     def _broken(self, text: str, mark: str) -> str:
         """`text` with every control token in it, whole or cut by its border, broken by `mark`."""
@@ -165,11 +188,18 @@ class ChatRenderer:
 
 def _unused_mark(messages: Sequence[ChatMessage], beside: str = "") -> str:
     for mark in _NONCHARACTERS:
-        if mark not in beside and not any(mark in m.content or mark in m.name for m in messages):
+        if mark not in beside and not any(mark in text for message in messages for text in _texts(message)):
             return mark
     raise InvalidRequest(
         "messages: they use every Unicode noncharacter U+FDD0 to U+FDEF; leave one out", field="messages"
     )
+
+
+def _texts(message: ChatMessage) -> Iterable[str]:
+    """All that a client wrote in a message."""
+    yield from (message.content, message.name, message.tool_call_id)
+    for call in message.tool_calls:
+        yield from (call.id, call.name, json.dumps(parse_json(call.arguments), ensure_ascii=False))
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:
@@ -184,5 +214,25 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
             raise InvalidRequest(
                 f"{field}: {message.role[:40]!r} is unknown; use one of {', '.join(ROLES)}", field=field
             )
-    if sum(len(message.content) + len(message.name) for message in messages) > MAX_CHARS:
+        check.text(f"messages[{i}].content", message.content)
+        check.text(f"messages[{i}].name", message.name)
+        check.text(f"messages[{i}].tool_call_id", message.tool_call_id)
+        if message.tool_calls:
+            _check_calls(f"messages[{i}]", message)
+    if sum(len(text) for message in messages for text in _texts(message)) > MAX_CHARS:
         raise InvalidRequest(f"messages: more than {MAX_CHARS} characters in all; shorten them", field="messages")
+
+
+def _check_calls(where: str, message: ChatMessage) -> None:
+    if message.role != "assistant":
+        raise check.invalid(f"{where}.tool_calls", f"the role is {message.role!r}; only an assistant calls tools")
+    for i, call in enumerate(message.tool_calls):
+        field = f"{where}.tool_calls[{i}]"
+        if not call.name:
+            raise check.invalid(f"{field}.function.name", "it is empty; name the function")
+        arguments = parse_json(call.arguments)
+        if not isinstance(arguments, dict) or depth_of(arguments) > MAX_DEPTH:
+            problem = f"no JSON object of at most {MAX_DEPTH} levels; send what the answer had"
+            raise check.invalid(f"{field}.function.arguments", problem)
+        for text in (call.id, call.name, json.dumps(arguments, ensure_ascii=False)):
+            check.text(field, text)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo_gateway.admission import TextRules
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.detokenizer import Detokenizer
-from octavo_gateway.requests import Delta, FinishWord, TokenLogprob
+from octavo_gateway.requests import Delta, FinishWord, TokenLogprob, ToolCall
 from octavo_gateway.stops import StopMatcher
 from octavo_gateway.tokenizer import Tokenizer
+from octavo_gateway.tool_calls import Found, ToolText, call_id
 
 MAX_DELTA_ENTRIES: Final = 4096
 """Token ids and weighted logprobs in one delta: a replay of a long answer must stay below gRPC's 4 MB message."""
@@ -56,6 +58,7 @@ class ChoiceOutput:
         "pieces",
         "stop_hit",
         "tail",
+        "tool_calls",
     )
 
     def __init__(self, index: int, rules: TextRules, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
@@ -68,6 +71,7 @@ class ChoiceOutput:
         self.tail = ""
         self.finish_reason: FinishWord | None = None
         self.stop_hit = ""
+        self.tool_calls: list[Found] = []
         self._rules = rules
         skipped = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
         # With echo the prompt is shown whole, an unfinished character included.
@@ -99,7 +103,7 @@ class ChoiceOutput:
         self.logprobs.append(logprob)
         self.ends.append((self.ends[-1] if self.ends else 0) + utf8_len(text))
         if self._matcher.hit is not None:
-            self.finish_reason, self.stop_hit = "stop", self._matcher.hit.stop
+            self._end("stop", self._matcher.hit.stop)
         elif ends_here:
             self.finish("stop", str(token_id))
 
@@ -108,7 +112,18 @@ class ChoiceOutput:
         if self.finish_reason is not None:
             return
         self.tail = self._matcher.feed(self._detokenizer.flush(), armed=False) + self._matcher.flush()
+        self._end(reason, stop_hit)
+
+    def _end(self, reason: FinishWord, stop_hit: str) -> None:
+        """With calls in it the answer ended for them; one that was cut off ended for its length all the same."""
         self.finish_reason, self.stop_hit = reason, stop_hit
+        if self._rules.tools:
+            split = ToolText(self._rules.tools)
+            split.feed("".join(self.pieces) + self.tail)
+            split.finish()
+            self.tool_calls = split.calls
+            if split.calls and reason == "stop":
+                self.finish_reason = "tool_calls"
 
     def bytes_after(self, tokens: int) -> int:
         """UTF-8 bytes of head and text after `tokens` tokens, tail not included."""
@@ -121,17 +136,32 @@ class ChoiceOutput:
 
 
 class ChoiceReader:
-    """One client's position in a choice. `from_byte`: text before it is not given out again."""
+    """One client's position in a choice. `from_byte`: text before it is not given out again. `request_id` names tool calls."""
 
-    __slots__ = ("_choice", "_from_byte", "_head_given", "_tokenizer", "_tokens", "ended")
+    __slots__ = ("_choice", "_from_byte", "_head_given", "_request_id", "_tokenizer", "_tokens", "ended")
 
-    def __init__(self, choice: ChoiceOutput, tokenizer: Tokenizer, from_byte: int = 0) -> None:
+    def __init__(self, choice: ChoiceOutput, tokenizer: Tokenizer, from_byte: int = 0, request_id: str = "") -> None:
         self._choice = choice
         self._tokenizer = tokenizer
         self._from_byte = from_byte
+        self._request_id = request_id
         self._tokens = 0
         self._head_given = not choice.head
         self.ended = False
+
+    def give(self, call: int, columns: DeltaColumns) -> bool:
+        """Puts plain new tokens (no logprobs, no end) into the columns as a delta of `call`. True: `pull` has more."""
+        choice = self._choice
+        first, last = self._tokens, len(choice.ids)
+        if self.ended or (first == last and choice.finish_reason is None and self._head_given):
+            return False
+        plain = self._head_given and not self._from_byte and choice.finish_reason is None
+        if not plain or choice.logprobs[first] is not None or last - first > MAX_DELTA_ENTRIES:
+            return True
+        text = choice.pieces[first] if last - first == 1 else "".join(choice.pieces[first:last])
+        columns.add(call, choice.index, text, choice.ids[first:last], last, choice.bytes_after(last))
+        self._tokens = last
+        return False
 
     def pull(self) -> Delta | None:
         """What is new as one delta of bounded size, or None when there is nothing. An echoed prompt is a delta of its own."""
@@ -162,6 +192,7 @@ class ChoiceReader:
             byte_end=byte_end,
             finish_reason=choice.finish_reason if self.ended else None,
             stop_hit=choice.stop_hit if self.ended else "",
+            tool_calls=named_calls(self._request_id, choice) if self.ended else (),
         )
 
     def _most_tokens(self, first: int) -> int:
@@ -200,6 +231,14 @@ class ChoiceReader:
     def _token_logprob(self, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
         data = self._tokenizer.token_bytes[token]
         return TokenLogprob(token, data.decode("utf-8", "replace"), data, logprob, top)
+
+
+def named_calls(request_id: str, choice: ChoiceOutput) -> list[ToolCall]:
+    """The tool calls of an ended choice with their ids."""
+    return [
+        ToolCall(call_id(request_id, choice.index, number), name, arguments)
+        for number, (name, arguments) in enumerate(choice.tool_calls)
+    ]
 
 
 def utf8_len(text: str) -> int:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from octavo.errors import (
@@ -47,6 +47,7 @@ from octavo_gateway.requests import (
 from octavo_gateway.spans import RequestSpan
 from octavo_gateway.tenants import TenantDirectory, wire_id
 from octavo_gateway.tokenizer import THREAD_TEXT_CHARS
+from octavo_gateway.tool_turns import ToolTurns
 from octavo_gateway.upstream import Upstream
 
 DEADLINE_GRACE_S: Final = 0.5
@@ -96,6 +97,7 @@ class OctavoGateway:
         self._log = log
         self._clock = clock
         self._gate = gate or Gate(open=True)
+        self._turns = ToolTurns(upstream)
         self._live: dict[tuple[str, str], LiveRequest] = {}  # (tenant, request id)
         self._by_key: dict[tuple[str, str], LiveRequest] = {}  # (tenant, idempotency key)
         self._ackable: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -157,6 +159,10 @@ class OctavoGateway:
         span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
         deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
         admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits, chunks)
+        if not admitted.resumes and (turn := self._turns.continued(tenant, params.messages)):
+            admitted = replace(
+                admitted, resumes=turn
+            )  # no part of what was asked: another gateway does not know the turn
         span.admitted(admitted)
         live = await self._same_request(admitted)
         if live is None:
@@ -350,8 +356,6 @@ class OctavoGateway:
         self._admission.check_model(model)
         if messages is not None:
             check_messages(messages)
-            for i, message in enumerate(messages):
-                check.text(f"messages[{i}].content", message.content)
             return self._admission.chat.encode(messages, add_generation_prompt=add_generation_prompt)
         if text is None:
             raise check.invalid("text", "neither it nor messages is given; send one")
@@ -419,6 +423,7 @@ class OctavoGateway:
             while len(self._ackable) > KEPT_FOR_ACK:
                 self._ackable.popitem(last=False)
         self._metrics.ended(live)
+        self._turns.ended(live)
         self._on_end(live)
 
     def _refused(self, span: RequestSpan, error: OctavoError) -> None:

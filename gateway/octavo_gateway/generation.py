@@ -12,8 +12,9 @@ from octavo.errors import Cancelled, InternalError
 from octavo.packing import pack_u32
 
 from octavo_gateway.choice import ChoiceReader
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.live import LiveRequest
-from octavo_gateway.requests import ChoiceEnd, Cost, Event, Finished, Timings, Usage
+from octavo_gateway.requests import ChoiceEnd, Cost, Event, Finished, Timings, Usage, Wakeup
 from octavo_gateway.spans import RequestSpan, wall_ns
 from octavo_gateway.tokenizer import Tokenizer
 
@@ -47,12 +48,13 @@ class GenerationView:
         self._clock = clock
         self._log = log
         self._tokenized_s = tokenized_s
-        self._readers = [ChoiceReader(choice, tokenizer, from_byte) for choice in live.choices]
+        self._readers = [ChoiceReader(choice, tokenizer, from_byte, self.request_id) for choice in live.choices]
         self._next = 0
-        self._wakeup = asyncio.Event()
+        self._iterating = asyncio.Event()
+        self._wakeup: Wakeup = self._iterating
         self._done = False
         self._busy_ns = 0
-        live.wakeups.add(self._wakeup)
+        live.wakeups.add(self._iterating)
 
     def __aiter__(self) -> GenerationView:
         return self
@@ -62,13 +64,28 @@ class GenerationView:
             raise StopAsyncIteration
         while True:
             # Cleared before looking: what arrives afterwards sets it again.
-            self._wakeup.clear()
-            event = self._pull()
+            self._iterating.clear()
+            event = self.pull()
             if event is not None:
                 return event
-            await self._wakeup.wait()
+            await self._iterating.wait()
 
-    def _pull(self) -> Event | None:
+    def watch(self, wakeup: Wakeup) -> None:
+        """From now on `wakeup` is set when there may be something to pull, and nobody iterates."""
+        self._live.wakeups.discard(self._wakeup)
+        self._wakeup = wakeup
+        self._live.wakeups.add(wakeup)
+
+    def give(self, call: int, columns: DeltaColumns) -> bool:
+        """Puts plain new tokens into the columns under this number. True: `pull` has what comes next."""
+        started = time.perf_counter_ns()
+        more = False
+        for reader in self._readers:
+            more = reader.give(call, columns) or more
+        self._busy_ns += time.perf_counter_ns() - started
+        return more or self._live.ended
+
+    def pull(self) -> Event | None:
         """The next event that is there. Choices take turns. Raises the terminal error after the last delta."""
         started = time.perf_counter_ns()
         try:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
+from octavo.errors import InvalidRequest
+from octavo.packing import pack_u32
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway.caching.rules import one_salt
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.requests import (
+    CancelOutcome,
     ChatMessage,
     Cost,
     Delta,
@@ -19,7 +23,9 @@ from octavo_gateway.requests import (
     ModelInfo,
     RequestParams,
     TokenLogprob,
+    ToolCall,
 )
+from octavo_gateway.tool_calls import parse_json
 
 FINISH_REASONS: Final = {
     "stop": pb.FINISH_REASON_STOP,
@@ -27,7 +33,7 @@ FINISH_REASONS: Final = {
     "tool_calls": pb.FINISH_REASON_TOOL_CALLS,
 }
 
-StreamResponse = pb.GenerateResponse | pb.ChatResponse | pb.AttachResponse
+StreamResponse = pb.GenerateResponse | pb.ChatResponse | pb.AttachResponse | pb.CallEvent
 
 
 def generate_params(request: pb.GenerateRequest) -> RequestParams:
@@ -45,12 +51,35 @@ def chat_params(request: pb.ChatRequest) -> RequestParams:
     params.messages = chat_messages(request.messages)
     if request.HasField("add_generation_prompt"):
         params.add_generation_prompt = request.add_generation_prompt
+    params.tools, params.tool_choice = [_tool(i, tool) for i, tool in enumerate(request.tools)], request.tool_choice
     return params
+
+
+def _tool(index: int, tool: pb.Tool) -> dict[str, Any]:
+    """In the shape that templates know. InvalidRequest when its parameters are no JSON object."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    if tool.parameters:
+        function["parameters"] = parse_json(tool.parameters)
+        if not isinstance(function["parameters"], dict):
+            field = f"tools[{index}].parameters"
+            raise InvalidRequest(f"{field}: no JSON object; send a JSON schema of type object as text", field=field)
+    return {"type": "function", "function": function}
 
 
 def chat_messages(messages: Sequence[pb.Message]) -> list[ChatMessage]:
     """Plain messages."""
-    return [ChatMessage(message.role, message.content, message.name) for message in messages]
+    return [
+        ChatMessage(
+            message.role,
+            message.content,
+            message.name,
+            [ToolCall(call.id, call.name, call.arguments) for call in message.tool_calls],
+            message.tool_call_id,
+        )
+        for message in messages
+    ]
 
 
 def _common(kind: str, context: pb.RequestContext, sampling: pb.Sampling, options: pb.Options) -> RequestParams:
@@ -120,6 +149,7 @@ def _fill_delta(message: pb.Delta, delta: Delta) -> None:
     if delta.finish_reason is not None:
         message.finish_reason = FINISH_REASONS[delta.finish_reason]
         message.stop_hit = delta.stop_hit
+        message.tool_calls.extend(pb.ToolCall(**asdict(call)) for call in delta.tool_calls)
 
 
 def _logprob_message(logprob: TokenLogprob) -> pb.TokenLogprob:
@@ -174,6 +204,30 @@ def _finished_message(finished: Finished) -> pb.Finished:
 def cost_message(cost: Cost) -> pb.Cost:
     """A request's cost."""
     return pb.Cost(**asdict(cost))
+
+
+def cancel_response(outcome: CancelOutcome) -> pb.CancelResponse:
+    """What a cancel came to."""
+    return pb.CancelResponse(
+        found=outcome.found,
+        outcome=outcome.outcome,
+        last_step=outcome.last_step,
+        blocks_freed=outcome.blocks_freed,
+        latency_us=outcome.latency_us,
+        cost=cost_message(outcome.cost),
+    )
+
+
+def delta_runs(runs: pb.DeltaRuns, columns: DeltaColumns) -> None:
+    """Packs the columns."""
+    runs.calls = pack_u32(columns.calls)
+    if any(columns.indexes):
+        runs.indexes = pack_u32(columns.indexes)
+    runs.counts = pack_u32(columns.counts)
+    runs.token_ends = pack_u32(columns.token_ends)
+    runs.byte_ends = pack_u32(columns.byte_ends)
+    runs.tokens = pack_u32(columns.tokens)
+    runs.texts.extend(columns.texts)
 
 
 def model_message(model: ModelInfo) -> pb.Model:

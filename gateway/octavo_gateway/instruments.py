@@ -7,6 +7,7 @@ from typing import Final
 from octavo.rpc.instruments import DURATION_BUCKETS, SHORT_BUCKETS, TOKEN_BUCKETS, TTFT_BUCKETS, Instrument
 
 _LENGTHS: Final = ("prompt", "output")
+_GEN_AI: Final = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 
 TABLE: Final = (
     Instrument("octavo_gateway_requests", "counter", "Requests by how they ended.", ("outcome", "reason")),
@@ -69,7 +70,7 @@ TABLE: Final = (
         "octavo_gateway_time_to_valid_tool_call_seconds",
         "histogram",
         "Request received to the last token of an answer that is a valid tool call by its text: a JSON object with name and "
-        "arguments, a list of them, or each in <tool_call> tags. The API's own field for tool calls is not built yet.",
+        "arguments, a list of them, or each in <tool_call> tags; of a request with tools, one that calls what was offered.",
         (),
         DURATION_BUCKETS,
     ),
@@ -106,6 +107,27 @@ TABLE: Final = (
         "counter",
         "Prompt tokens that were not computed, by what saved them: prefix, tier, sibling.",
         ("source",),
+    ),
+    Instrument(
+        "gen_ai_server_request_duration_seconds",
+        "histogram",
+        "Request received to its end; OpenTelemetry's GenAI name. error_type is empty for a whole answer.",
+        (*_GEN_AI, "error_type"),
+        DURATION_BUCKETS,
+    ),
+    Instrument(
+        "gen_ai_server_time_to_first_token_seconds",
+        "histogram",
+        "Request received to first token of whole answers; OpenTelemetry's GenAI name.",
+        _GEN_AI,
+        TTFT_BUCKETS,
+    ),
+    Instrument(
+        "gen_ai_server_time_per_output_token_seconds",
+        "histogram",
+        "(last token - first token) / (tokens - 1) of whole answers; OpenTelemetry's GenAI name.",
+        _GEN_AI,
+        TOKEN_BUCKETS,
     ),
     Instrument("vllm:num_requests_waiting", "gauge", "Requests of the cell that wait; vLLM's name.", ("model_name",)),
     Instrument("vllm:num_requests_running", "gauge", "Requests of the cell that run; vLLM's name.", ("model_name",)),

@@ -18,7 +18,7 @@ from octavo.errors import Cancelled, InternalError, OctavoError, from_outcome
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
 from octavo_gateway.request_state import load_state
-from octavo_gateway.requests import Cost
+from octavo_gateway.requests import Cost, Wakeup
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.ttft import Measured, TtftParts, decompose
 
@@ -114,7 +114,7 @@ class LiveRequest:
         self.degraded = ""  # what overload made of it, in the scheduler's words
         self.max_tokens = 0  # per choice, as the scheduler took it on; 0: not said
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.wakeups: set[asyncio.Event] = set()
+        self.wakeups: set[Wakeup] = set()
         self.clients = 0  # who waits for it or reads it
         self.names: list[tuple[dict[tuple[str, str], LiveRequest], tuple[str, str]]] = []
         self._tokenizer = tokenizer

@@ -7,6 +7,7 @@ the handler the refusal instead of the message.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -50,6 +51,12 @@ class TolerantServer:
         def read(raw: bytes) -> Any:
             return read_message(raw, parse, limit)
 
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                handler.stream_stream,
+                request_deserializer=lambda raw: read_frame(raw, parse, limit),
+                response_serializer=bytes,  # the handler wrote them itself
+            )
         make = (
             grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
         )
@@ -69,6 +76,26 @@ def read_message(raw: bytes, parse: Callable[[bytes], Message], max_bytes: int) 
         if field:
             return InvalidRequest(f"{field}: invalid UTF-8; send text as UTF-8", field=field)
         return InvalidRequest("body: it is no protobuf message of this method; check the client", field="body")
+
+
+@dataclass(frozen=True, slots=True)
+class BadFrame:
+    """A message of a stream that cannot be read; `call` is the number it begins with, 0 when it names none."""
+
+    call: int
+    error: InvalidRequest
+
+
+def read_frame(raw: bytes, parse: Callable[[bytes], Message], max_bytes: int) -> Message | BadFrame:
+    """As `read_message`, for a stream of many calls whose messages have the call's number as their first field."""
+    message = read_message(raw, parse, max_bytes)
+    if not isinstance(message, InvalidRequest):
+        return message
+    try:
+        call = read_varint(raw, 1)[0] if raw[:1] == b"\x08" else 0
+    except (IndexError, ValueError):
+        call = 0
+    return BadFrame(call if call < 2**32 else 0, message)
 
 
 def bad_text_field(raw: bytes, kind: Descriptor, depth: int = 0) -> str:

@@ -24,7 +24,11 @@ def dump_state(admitted: AdmittedRequest) -> bytes:
     """JSON of everything but the prompt, its keys and the deadline; a few hundred bytes."""
     state = {f.name: getattr(admitted, f.name) for f in fields(admitted) if f.name not in _LEFT_OUT}
     state["sampling"] = asdict(admitted.sampling)
-    state["text"] = {**asdict(admitted.text), "stop_ids": sorted(admitted.text.stop_ids)}
+    state["text"] = {
+        **asdict(admitted.text),
+        "stop_ids": sorted(admitted.text.stop_ids),
+        "tools": sorted(admitted.text.tools),
+    }
     state["chunks"] = [asdict(chunk) for chunk in admitted.chunks]
     state["body_hash"] = admitted.body_hash.hex()
     state["version"] = VERSION
@@ -56,7 +60,14 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
                     "logit_bias": {int(k): v for k, v in sampling["logit_bias"].items()},
                 }
             ),
-            text=TextRules(**{**text, "stops": tuple(text["stops"]), "stop_ids": frozenset(text["stop_ids"])}),
+            text=TextRules(
+                **{
+                    **text,
+                    "stops": tuple(text["stops"]),
+                    "stop_ids": frozenset(text["stop_ids"]),
+                    "tools": frozenset(text.get("tools", ())),
+                }
+            ),
             **content,
         )
     except (ValueError, KeyError, TypeError) as error:

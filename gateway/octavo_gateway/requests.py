@@ -9,11 +9,21 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.ttft import TtftParts
 
 FinishWord = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model asks for a function; `arguments` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,8 @@ class ChatMessage:
     role: str
     content: str
     name: str = ""
+    tool_calls: Sequence[ToolCall] = ()  # of an assistant
+    tool_call_id: str = ""  # of a tool: the call that it answers
 
 
 @dataclass(slots=True)
@@ -33,6 +45,8 @@ class RequestParams:
     prompt_ids: Sequence[int] | None = None
     messages: Sequence[ChatMessage] = ()
     add_generation_prompt: bool = True
+    tools: Sequence[Mapping[str, Any]] = ()  # {"type": "function", "function": {name, description, parameters}}
+    tool_choice: str = ""  # empty: auto
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -110,6 +124,7 @@ class Delta:
     byte_end: int
     finish_reason: FinishWord | None = None
     stop_hit: str = ""
+    tool_calls: Sequence[ToolCall] = ()  # on the last one; their text was in the deltas too
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +226,17 @@ class ModelInfo:
     created_unix_s: int
 
 
+class Wakeup(Protocol):
+    """Something that waits to be set, as an asyncio.Event."""
+
+    def set(self) -> None: ...
+
+
 class Generation(Protocol):
-    """One request under way. Iterate it once; it ends after `Finished`, or raises an OctavoError: exactly one of the two."""
+    """One request under way. Iterate it once; it ends after `Finished`, or raises an OctavoError: exactly one of the two.
+
+    One that serves many of them `watch`es each instead, and calls `give` and then `pull` when it was woken.
+    """
 
     request_id: str
     trace_id: str  # 32 hex digits
@@ -231,6 +255,18 @@ class Generation(Protocol):
 
     async def close(self, reason: str) -> None:
         """The client is gone (`client_disconnect`) or too slow (`slow_client`): cancels; idempotent, never raises."""
+
+    def abandon(self, reason: str) -> None:
+        """As `close`."""
+
+    def watch(self, wakeup: Wakeup) -> None:
+        """From now on `wakeup` is set when there may be something to pull, and nobody iterates."""
+
+    def give(self, call: int, columns: DeltaColumns) -> bool:
+        """Puts plain new tokens into the columns under this number. True: `pull` has what comes next."""
+
+    def pull(self) -> Event | None:
+        """The next event that is there; None: nothing yet. Raises the terminal error after the last delta."""
 
 
 class Gateway(Protocol):

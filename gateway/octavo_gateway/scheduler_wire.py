@@ -23,7 +23,9 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
             scheduler_pb2.ChoiceState(
                 seed=seed,
                 emitted_tokens=pack_u32(choice.ids) if live.attempt > 1 else b"",
-                finished=choice.finish_reason or "",
+                finished="stop"
+                if choice.finish_reason == "tool_calls"
+                else choice.finish_reason or "",  # the core knows no text
             )
         )
     remaining_us = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import grpc.aio
@@ -14,10 +14,11 @@ from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 
 from octavo_gateway import inference_wire as wire
-from octavo_gateway.request_bytes import TolerantServer
+from octavo_gateway.request_bytes import BadFrame, TolerantServer
 from octavo_gateway.requests import EdgeContext, Gateway, Generation
 from octavo_gateway.rich_status import status_trailer
-from octavo_gateway.slow_client import write_or_cancel
+from octavo_gateway.session import MOST_CALLS, Session
+from octavo_gateway.slow_client import too_slow, write_or_cancel
 
 Context = grpc.aio.ServicerContext[Any, Any]
 NO_DEADLINE_S: Final = 1e8
@@ -47,10 +48,19 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     `internal` is the one on the channel of the release gate, whose calls are answered before the gateway is ready.
     """
 
-    def __init__(self, gateway: Gateway, log: logging.Logger, internal: bool = False) -> None:
+    def __init__(
+        self, gateway: Gateway, log: logging.Logger, internal: bool = False, most_calls: int = MOST_CALLS
+    ) -> None:
         self._gateway = gateway
         self._log = log
         self._internal = internal
+        self._most_calls = most_calls
+        self._sessions: set[Session] = set()
+
+    async def end_sessions(self) -> None:
+        """Step of a drain: every session ends with its last call."""
+        for session in self._sessions:
+            session.end_when_idle()
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         edge = edge_context(context, self._internal)
@@ -99,6 +109,35 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             if generation is not None:
                 await generation.close("client_disconnect")
 
+    async def Session(self, frames: AsyncIterator[pb.SessionRequest | BadFrame], context: Context) -> None:
+        session = Session(self._gateway, edge_context(context, self._internal), self._log, self._most_calls)
+        guard = StallGuard(self._gateway.slow_client_timeout_s)
+        reading = asyncio.create_task(session.read(frames))
+        self._sessions.add(session)
+        reason = "client_disconnect"
+        try:
+            await context.send_initial_metadata(((SESSION_MARK, "1"),))
+            while (message := await session.next_message()) is not None:
+                with guard:
+                    await context.write(message)
+        except TimeoutError:
+            reading.cancel()  # no call begins any more
+            session.leave_all("slow_client")
+            await abort(context, too_slow(guard.limit_s))
+        except OctavoError as error:
+            await abort(context, error)
+        except asyncio.CancelledError:
+            if (context.time_remaining() or NO_DEADLINE_S) <= 0:
+                reason = "deadline"
+            raise
+        except Exception as error:  # noqa: BLE001  a bug ends its own stream, and says so
+            await self._broken(context, error)
+        finally:
+            self._sessions.discard(session)
+            guard.close()
+            session.leave_all(reason)
+            reading.cancel()
+
     async def _broken(self, context: Context, error: Exception) -> NoReturn:
         self._log.error("a call failed", exc_info=error)
         await abort(context, InternalError(f"an error of the gateway: {type(error).__name__}"))
@@ -116,14 +155,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             outcome = await self._gateway.cancel(
                 request.request_id, request.reason, edge_context(context, self._internal)
             )
-            return pb.CancelResponse(
-                found=outcome.found,
-                outcome=outcome.outcome,
-                last_step=outcome.last_step,
-                blocks_freed=outcome.blocks_freed,
-                latency_us=outcome.latency_us,
-                cost=wire.cost_message(outcome.cost),
-            )
+            return wire.cancel_response(outcome)
 
         response: pb.CancelResponse = await self._unary(context, answer)
         return response
@@ -219,6 +251,8 @@ def register(servicer: InferenceServicer, server: grpc.aio.Server, max_body_byte
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, tolerant)  # type: ignore[no-untyped-call]
 
 
+SESSION_MARK: Final = "octavo-session"
+"""Initial metadata of a session: a client that sees it knows that its calls are read."""
 COST_TRAILER: Final = "octavo-cost-bin"
 """A serialized octavo.v1.Cost, at every end of a stream whose request was taken."""
 

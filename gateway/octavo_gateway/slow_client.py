@@ -17,5 +17,9 @@ async def write_or_cancel(write: Awaitable[object], generation: Generation, guar
             await write
     except TimeoutError:
         await generation.close("slow_client")
-        message = f"the client took nothing for {guard.limit_s:g} s; read faster or ask for less"
-        raise Cancelled(message, reason="slow_client") from None
+        raise too_slow(guard.limit_s) from None
+
+
+def too_slow(limit_s: float) -> Cancelled:
+    """The end of a request whose client took nothing for so long."""
+    return Cancelled(f"the client took nothing for {limit_s:g} s; read faster or ask for less", reason="slow_client")

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Final
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -163,6 +163,11 @@ def compile_template(source: str) -> jinja2.Template:
     environment = BoundedEnvironment()
     code = environment.compile(source, name=_TEMPLATE_NAME, filename=_TEMPLATE_NAME)
     return jinja2.Template.from_code(environment, code, environment.make_globals(None))
+
+
+def variables_of(source: str) -> frozenset[str]:
+    """What a template that compiles reads from outside."""
+    return frozenset(meta.find_undeclared_variables(BoundedEnvironment().parse(source)))
 
 
 def render_bounded(template: jinja2.Template, variables: Mapping[str, Any], *, max_steps: int) -> str:

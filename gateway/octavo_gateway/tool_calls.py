@@ -1,4 +1,8 @@
-"""Whether an answer is a tool call, by its text: the API's own field for them is not built yet."""
+"""Tool calls in an answer's text: JSON objects with a name and arguments, in <tool_call> tags or as the whole answer.
+
+Two readers: `ToolText` for requests that offered tools, which splits a growing text into content and calls, and `is_tool_call` for
+the metric, which looks at any answer.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +11,151 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from blake3 import blake3
+
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 """Tags in which many chat templates ask for one."""
 LONGEST: Final = 65_536
-"""Characters of an answer that are looked at; a longer one is no call."""
+"""Characters of a call, or of an answer that is one, that are looked at; a longer one is no call."""
 FIRST_PIECES: Final = 8
 """Pieces among which the first word of an answer stands; nearly every answer is told by it."""
 
-
-def is_tool_call(pieces: Sequence[str], tail: str = "") -> bool:
-    """One or more calls and nothing else: a JSON object with a `name` and an object of `arguments` (or `parameters`), a list of such
-    objects, or each in <tool_call> tags."""
-    if not "".join(islice(pieces, FIRST_PIECES)).lstrip().startswith(("{", "[", "<")) or len(pieces) > LONGEST:
-        return False
-    text = ("".join(pieces) + tail).strip()
-    if len(text) > LONGEST:
-        return False
-    if text.startswith(OPEN):
-        return all(map(_is_call, _in_tags(text)))
-    return _is_call(_parsed(text))
+Found = tuple[str, str]
+"""Name and arguments (JSON object as text) of a call."""
 
 
-def _in_tags(text: str) -> Iterable[Any]:
-    """What each pair of tags holds; None where something else stands."""
-    while text:
-        inside, closed, rest = text.removeprefix(OPEN).partition(CLOSE)
-        yield _parsed(inside) if text.startswith(OPEN) and closed else None
-        text = rest.strip()
+class ToolText:
+    """Splits a text, fed piece by piece, into content and calls of offered functions; how it is cut into pieces changes nothing.
+
+    What may still become a call is held back. What looks like one and is not (no JSON, a function that was not offered) is content.
+    Whitespace around calls belongs to neither.
+    """
+
+    __slots__ = ("_bare", "_held", "_names", "_space", "calls")
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.calls: list[Found] = []
+        self._names = names
+        self._held = ""
+        self._space = ""  # given out only with what follows it
+        self._bare: bool | None = None  # the whole answer may be JSON; None: nothing but whitespace yet
+
+    def feed(self, text: str) -> str:
+        """The content that is certain now."""
+        self._held += text
+        if self._bare is None and (begun := self._held.lstrip()):
+            self._bare = begun.startswith(("{", "["))
+        if self._bare and len(self._held) > LONGEST:
+            self._bare = False
+        return self._content("" if self._bare is not False else self._scan(last=False))
+
+    def finish(self) -> str:
+        """The rest of the content; `calls` is complete."""
+        content = ""
+        if self._bare and (found := self._calls_of(self._held)):
+            self.calls += found
+            self._held = ""
+        elif self._held:
+            self._bare = False
+            content = self._content(self._scan(last=True))
+        if not self.calls:
+            content, self._space = content + self._space, ""
+        return content
+
+    def _content(self, text: str) -> str:
+        """`text` without its last whitespace, which waits."""
+        if not (kept := text.rstrip()):
+            self._space += text
+            return ""
+        kept, self._space = self._space + kept, text[len(kept) :]
+        return kept
+
+    def _scan(self, last: bool) -> str:
+        """Takes whole calls out of what is held; returns the content before and between."""
+        parts: list[str] = []
+        while self._held:
+            start = self._held.find(OPEN)
+            if start < 0:
+                cut = len(self._held) if last else len(self._held) - _begun(self._held)
+                parts.append(self._held[:cut])
+                self._held = self._held[cut:]
+                break
+            parts.append(self._held[:start])
+            self._held = self._held[start:]
+            end = self._held.find(CLOSE, len(OPEN), len(OPEN) + LONGEST + len(CLOSE))
+            if end < 0 and not last and len(self._held) < len(OPEN) + LONGEST + len(CLOSE):
+                break
+            # a stop string may have taken the closing tag
+            inside = self._held[len(OPEN) : end if end >= 0 else None]
+            if found := self._calls_of(inside):
+                self.calls += found
+                self._held = self._held[end + len(CLOSE) :] if end >= 0 else ""
+                before = "".join(parts).rstrip()
+                parts = [before]
+                if not before:
+                    self._space = ""
+            else:
+                parts.append(OPEN)
+                self._held = self._held[len(OPEN) :]
+        return "".join(parts)
+
+    def _calls_of(self, text: str) -> list[Found]:
+        """The calls that a JSON text is; none when it is anything else, or calls what was not offered."""
+        found = calls_in(parse_json(text)) if len(text) <= LONGEST else []
+        return found if all(name in self._names for name, _ in found) else []
 
 
-def _parsed(text: str) -> Any:
+def _begun(text: str) -> int:
+    """How many last characters may be the beginning of an opening tag."""
+    return next((size for size in range(len(OPEN) - 1, 0, -1) if text.endswith(OPEN[:size])), 0)
+
+
+def call_id(request_id: str, choice: int, number: int) -> str:
+    """The name of a call: the same for everyone who reads the answer, on whichever gateway."""
+    return f"call_{blake3(f'{request_id}/{choice}/{number}'.encode()).hexdigest()[:24]}"
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; None when it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _is_call(value: Any) -> bool:
+def calls_in(value: Any) -> list[Found]:
+    """The calls that a JSON value is: an object with a `name` and an object of `arguments` (or `parameters`), or a list of such."""
     if isinstance(value, list):
-        return bool(value) and all(isinstance(item, dict) and _is_call(item) for item in value)
+        found = [calls_in(item) if isinstance(item, dict) else [] for item in value]
+        return [call for calls in found for call in calls] if all(found) else []
     if not isinstance(value, dict):
-        return False
+        return []
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
-    return isinstance(name, str) and bool(name) and isinstance(arguments, dict)
+    if not (isinstance(name, str) and name and isinstance(arguments, dict)):
+        return []
+    try:
+        shown = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        (name + shown).encode()
+    except ValueError:  # a number or a character that no JSON can carry
+        return []
+    return [(name, shown)]
+
+
+def is_tool_call(pieces: Sequence[str], tail: str = "") -> bool:
+    """Whether an answer is one or more calls and nothing else, whoever offered what."""
+    if not "".join(islice(pieces, FIRST_PIECES)).lstrip().startswith(("{", "[", "<")) or len(pieces) > LONGEST:
+        return False
+    text = ("".join(pieces) + tail).strip()
+    if len(text) > LONGEST:
+        return False
+    if text.startswith(OPEN):
+        return all(calls_in(value) for value in _in_tags(text))
+    return bool(calls_in(parse_json(text)))
+
+
+def _in_tags(text: str) -> Iterable[Any]:
+    """What each pair of tags holds; None where something else stands."""
+    while text:
+        inside, closed, rest = text.removeprefix(OPEN).partition(CLOSE)
+        yield parse_json(inside) if text.startswith(OPEN) and closed else None
+        text = rest.strip()

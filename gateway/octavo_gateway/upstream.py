@@ -195,8 +195,7 @@ class Upstream:
             await self.wait_ready()
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._pauses.setdefault(wire_id, []).append(answer)
-        order = scheduler_pb2.PauseOrder(request_id=wire_id, tool=tool, expected_us=expected_ms * 1000, tenant=tenant)
-        self._send(scheduler_pb2.AttachGatewayRequest(pause=order))
+        self.pause(wire_id, tenant, tool, expected_ms)
         try:
             return await answer
         finally:
@@ -205,6 +204,11 @@ class Upstream:
                 waiting.remove(answer)
             if not waiting:
                 self._pauses.pop(wire_id, None)
+
+    def pause(self, wire_id: str, tenant: str, tool: str, expected_ms: int = 0) -> None:
+        """Tells that a client pauses after a turn; nobody waits for what is done about it."""
+        order = scheduler_pb2.PauseOrder(request_id=wire_id, tool=tool, expected_us=expected_ms * 1000, tenant=tenant)
+        self._send(scheduler_pb2.AttachGatewayRequest(pause=order))
 
     def _send(self, message: scheduler_pb2.AttachGatewayRequest) -> None:
         # While disconnected nothing is queued: a new stream begins with what the live requests need.

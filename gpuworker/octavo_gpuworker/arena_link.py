@@ -24,7 +24,7 @@ from octavo.arena import ArenaMap, make_locked
 from octavo.v1 import kvstore_pb2 as pb
 
 from octavo_gpuworker.backends.blocks import BlockPool
-from octavo_gpuworker.checked_copy import checked_copy, plain_copy
+from octavo_gpuworker.checked_copy import SHORT_BYTES, Rows, checked_copy, plain_copy, row_copy
 
 ATTACH_LIMIT_S = 2.0
 KEPT_BYTES = 64 * 2**20
@@ -50,6 +50,9 @@ class ArenaLink:
         self._pool = pool
         self._on_device = pool.host_array(0) is None
         self._copy = plain_copy if self._on_device else checked_copy()
+        self._copy_rows = None if self._on_device else row_copy()
+        self._blocks = None if self._on_device else Rows.of(self._host_block, pool.num_blocks)
+        self._slots: Rows | None = None
         self._map: ArenaMap | None = None
         self._lock_fd = -1
         self._lock_path: Path | None = None
@@ -74,7 +77,8 @@ class ArenaLink:
             answer = await store.AttachArena(request, timeout=ATTACH_LIMIT_S)
             if not answer.path:
                 return False
-            self._map = ArenaMap(Path(answer.path), answer.slots, answer.slot_bytes, KEPT_BYTES)
+            arena = self._map = ArenaMap(Path(answer.path), answer.slots, answer.slot_bytes, KEPT_BYTES)
+            self._slots = Rows.of(lambda number: np.frombuffer(arena.slot(number), np.uint8), answer.slots)
         except grpc.aio.AioRpcError as error:
             log.debug("the kvstore gives no arena: %r", error)
             return False
@@ -88,7 +92,7 @@ class ArenaLink:
     def forget(self) -> None:
         """The store knows this worker no more (it was restarted): the next `attach` asks at once."""
         self.client = 0
-        self._map = None
+        self._map = self._slots = None
         self._ask_again_s = 0.0
 
     def close(self) -> None:
@@ -118,14 +122,16 @@ class ArenaLink:
         if arena is None or any(ref.length != size or ref.length > arena.slot_bytes for ref in refs):
             log.warning("an arena slot was not what the kvstore said: its length differs")
             return CopiedOut(0, [])
-        slots = [np.frombuffer(arena.slot(ref.slot), np.uint8, size) for ref in refs]
-        rooms = [self._pool.host_array(block) for block in blocks]
+        numbers = [ref.slot for ref in refs]
         payloads: list[bytes] = []
         if self._on_device:
-            payloads = [slot.tobytes() for slot in slots]
+            payloads = [bytes(arena.slot(number)[:size]) for number in numbers]
             sums = [xxhash.xxh3_64_intdigest(payload) for payload in payloads]
+        elif self._copy_rows and self._blocks and self._slots and size > SHORT_BYTES:
+            sums = self._copy_rows(self._blocks, blocks, self._slots, numbers, size)
         else:
-            sums = self._copy([room for room in rooms if room is not None], slots)
+            slots = [np.frombuffer(arena.slot(number), np.uint8, size) for number in numbers]
+            sums = self._copy([self._host_block(block) for block in blocks], slots)
         whole = 0
         # after the copies: a slot that was filled anew meanwhile has another generation
         while whole < len(refs) and _is_right(arena, refs[whole], sums[whole]):
@@ -146,6 +152,11 @@ class ArenaLink:
         for ref in refs:
             arena.let_go(ref.slot)  # or this worker's memory would grow to the store's
         return sums
+
+    def _host_block(self, block: int) -> NDArray[np.uint8]:
+        array = self._pool.host_array(block)
+        assert array is not None
+        return array
 
     def _bytes_of(self, block: int) -> NDArray[np.uint8]:
         room = self._pool.host_array(block)

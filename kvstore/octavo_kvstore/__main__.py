@@ -86,17 +86,19 @@ def open_shared(manifest: Manifest, pins: PinTable, coding: Coding) -> Tier:
 
 
 def open_arena(manifest: Manifest, log: logging.Logger) -> ArenaFolder | None:
-    """The folder of the arena; None when the manifest names none or this host has no such folder: payload then travels in messages.
-
-    Raises OctavoError when the folder is there and cannot be used, or its volume is too small.
-    """
+    """The folder of the arena; None when the manifest names none or this host has no such folder with room for the tier: payload
+    then travels in messages, and one warning says how to change that."""
     path = manifest.kvstore.arena_path
     if not path or "dram" not in manifest.cache.tiers or not manifest.cache.dram_bytes:
         return None
     if not Path(path).is_dir():
         log.warning("kvstore.arena_path %s: no such folder; blocks travel in messages", path)
         return None
-    return ArenaFolder(Path(path), manifest.cache.dram_bytes)
+    try:
+        return ArenaFolder(Path(path), manifest.cache.dram_bytes)
+    except OctavoError as error:
+        log.warning("%s; until then blocks travel in messages", error)
+        return None
 
 
 async def setup(host: Host) -> None:
@@ -106,6 +108,8 @@ async def setup(host: Host) -> None:
     coding = Coding(host.manifest.cache, host.manifest.deployment.secret.encode())
     store = await asyncio.to_thread(open_store, host.manifest, host.run_dir, folder, coding)
     desk = ArenaDesk(store, store.arena, folder) if store.arena is not None and folder is not None else None
+    if desk is not None:
+        store.more_counters.append(desk.ways.figures)
     identity = Identity(settings.store_id or socket.gethostname(), uuid.uuid4().hex, "")
     channels = PeerChannels(open_channel)
     book = PeerBook(identity.store_id, settings.peers)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from octavo_kvstore.arena_file import ArenaFile, ArenaFolder, is_dead
 from octavo_kvstore.block import Block
+from octavo_kvstore.read_ways import ReadWays
 from octavo_kvstore.store import Store
 from octavo_kvstore.tier import Put
 from octavo_kvstore.tiers.arena import ArenaTier, SlotRef
@@ -38,6 +39,8 @@ class ArenaDesk:
         self._clients: dict[int, Path] = {}
         self._leases: dict[int, tuple[int, list[int]]] = {}  # lease -> client, slots lent for it
         self._next = int.from_bytes(os.urandom(5), "little") + 1  # as leases, of this life alone
+        self.ways = ReadWays()
+        """Which way of reading runs of blocks into slots is the faster one here."""
         self.reclaimed = 0
         """Slots that came back from dead clients."""
 
@@ -115,11 +118,11 @@ class ArenaDesk:
         return refs
 
     def commit(self, client: int, ref: SlotRef, block: Block) -> Put:
-        """Stores what the client wrote into a reserved slot. Copies and checks the payload: call it off the event loop."""
+        """Stores what the client wrote into a reserved slot. Checks the payload: call it off the event loop."""
         block = self._store.stamped(block)
-        outcome, evicted, whole = self._arena.commit(client, ref, block, copy=self._store.has_lower_tier)
+        outcome, evicted, whole, release = self._arena.commit(client, ref, block, readers=self._store.lower_tiers)
         if whole is not None:
-            return self._store.stored_above(whole, evicted)
+            return self._store.stored_above(whole, evicted, release=release)
         self._store.reconcile(evicted)
         return outcome
 

@@ -44,6 +44,10 @@ STORE: Final = (
         PREFIX + "prefetch_wasted", "counter", "Of these, the ones that left DRAM before anybody asked for them."
     ),
     Instrument(PREFIX + "erasures_due", "gauge", "Keys of forgotten tenants that could not be destroyed yet."),
+    Instrument(
+        PREFIX + "read_lane_bytes_per_s", "gauge", "Speed of runs read from below by one thread in order, lately."
+    ),
+    Instrument(PREFIX + "read_spread_bytes_per_s", "gauge", "Speed of runs read by several threads at once, lately."),
     Instrument(PREFIX + "demotions", "counter", "Blocks that left DRAM and are still held below."),
 )
 """Figures of the store as a whole, named as in `Store.counters`."""

@@ -20,9 +20,9 @@ from octavo_kvstore.holdings import Holdings
 from octavo_kvstore.index import Clock
 from octavo_kvstore.pins import PinTable
 from octavo_kvstore.prefetch_marks import PrefetchMarks
-from octavo_kvstore.tier import Put, Tier, TierStats
+from octavo_kvstore.tier import Lane, Put, Tier, TierStats
 from octavo_kvstore.tiers.arena import SLOT_COUNTS, ArenaTier
-from octavo_kvstore.writebehind import WriteBehind
+from octavo_kvstore.writebehind import Release, WriteBehind
 
 WRITE_BEHIND_BYTES = 64 * 2**20
 CLOSE_FLUSH_S = 5.0
@@ -109,10 +109,19 @@ class Store:
             return block
         return replace(block, meta=replace(meta, stored_s=stored_s, lossy=lossy))
 
-    def stored_above(self, block: Block, evicted: Sequence[bytes], above: bool = True) -> Put:
-        """Sends a block that DRAM has (unless not `above`) on its way down, and says what has changed."""
-        below = [queue for tier, queue in self._below if block.meta.may_lie_in(bit_of(tier.name))]
-        queued = [queue.offer(block) for queue in below]
+    def stored_above(
+        self, block: Block, evicted: Sequence[bytes], above: bool = True, release: Release | None = None
+    ) -> Put:
+        """Sends a block that DRAM has (unless not `above`) on its way down, and says what has changed.
+
+        `release` is called once for each lower tier, when it needs the payload no more.
+        """
+        queued: list[bool] = []
+        for tier, queue in self._below:
+            if block.meta.may_lie_in(bit_of(tier.name)):
+                queued.append(queue.offer(block, release))
+            elif release is not None:
+                release()
         self.reconcile([block.key, *evicted])
         return Put.STORED if any(queued) or (above and self._dram is not None) else Put.REFUSED
 
@@ -159,8 +168,8 @@ class Store:
         return found
 
     def _get_below(self, key: bytes, layout: bytes) -> Found | None:
-        queued = self._queued(key, layout)
-        if queued is not None and queued.is_intact():
+        queued = self._queued_copy(key, layout)
+        if queued is not None:
             return Found(queued, QUEUE_TIER)
         for tier, _ in self._below:
             block = tier.get(key, layout)
@@ -175,6 +184,14 @@ class Store:
             if block is not None and block.layout == layout and not self._is_over(block):
                 return block
         return None
+
+    def _queued_copy(self, key: bytes, layout: bytes) -> Block | None:
+        """The same with a payload of its own, checked after the copy: the queue's may be a slot that is filled anew once written."""
+        block = self._queued(key, layout)
+        if block is None:
+            return None
+        block = block if isinstance(block.payload, bytes) else replace(block, payload=bytes(block.payload))
+        return block if block.is_intact() else None
 
     def _is_over(self, block: Block) -> bool:
         return block.meta.is_over(self._wall_s())
@@ -271,7 +288,7 @@ class Store:
         """Ends the leases of an owner that is no more; returns their numbers."""
         return self._pins.release_owner(owner)
 
-    def lift(self, key: bytes, layout: bytes) -> Found | None:
+    def lift(self, key: bytes, layout: bytes, lane: Lane | None = None) -> Found | None:
         """Brings a block that only the tiers below hold into the arena; None when there is no such block, or no slot.
 
         The payload may be a view of the slot. Reads the disk.
@@ -279,13 +296,13 @@ class Store:
         if self.arena is None:
             return None
         found, evicted = None, list[bytes]()
-        if queued := self._queued(key, layout):
+        if queued := self._queued_copy(key, layout):
             outcome, evicted = self.arena.put(queued)
             found = Found(queued, QUEUE_TIER) if outcome is not Put.REFUSED else None
         else:
             holders = (tier for tier, _ in self._below if tier.contains(key, layout))
             if (tier := next(holders, None)) is not None:
-                block, evicted = self.arena.lift(key, layout, tier)
+                block, evicted = self.arena.lift(key, layout, tier, lane)
                 found = Found(block, tier.name) if block is not None else None
         self.promotions += found is not None
         if found is not None and found.block.meta.lossy:
@@ -293,6 +310,13 @@ class Store:
         self._note_demoted(evicted)
         self.reconcile([key, *evicted])
         return found
+
+    def lane_of(self, keys: Sequence[bytes], layout: bytes) -> tuple[int, Lane | None]:
+        """How many leading keys lie in a row on one tier below and nowhere above it, and the lane for lifting them; (0, None)."""
+        if not keys or self.arena is None or self.arena.contains(keys[0]) or self._queued(keys[0], layout):
+            return 0, None
+        tier = next((tier for tier, _ in self._below if tier.contains(keys[0], layout)), None)
+        return (0, None) if tier is None else (tier.in_a_row(keys, layout), tier.lane())
 
     def prefetch(self, keys: Sequence[bytes]) -> int:
         """Lifts the blocks of a chain that lie below DRAM, head first, as long as they fit beside each other; how many.
@@ -375,9 +399,9 @@ class Store:
         return [tier.stats() for tier in self._tiers]
 
     @property
-    def has_lower_tier(self) -> bool:
-        """Whether blocks go further down than DRAM."""
-        return bool(self._below)
+    def lower_tiers(self) -> int:
+        """Into how many tiers blocks go further down than DRAM."""
+        return len(self._below)
 
     def counters(self) -> dict[str, float]:
         """Counters and gauges beside those of the tiers."""

@@ -40,6 +40,14 @@ class TierStats:
     expired: int = 0
 
 
+class Lane(abc.ABC):
+    """One reader's place on a medium that gives what lies in order faster. Close it; reads with it may come from any one thread."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Idempotent."""
+
+
 class Tier(abc.ABC):
     """A bounded place for blocks. Every method may be called from any thread.
 
@@ -73,7 +81,15 @@ class Tier(abc.ABC):
         A record that fails its check is forgotten at once and counted in `corrupt`; it is never returned.
         """
 
-    def read_into(self, key: bytes, layout: bytes, room: memoryview) -> Block | None:
+    def in_a_row(self, keys: Sequence[bytes], layout: bytes) -> int:
+        """How many leading keys lie one behind the other on the medium, for a lane to read; 0: it has no such order."""
+        return 0
+
+    def lane(self) -> Lane | None:
+        """For `read_into` of what `in_a_row` counted; None: the medium has no such order."""
+        return None
+
+    def read_into(self, key: bytes, layout: bytes, room: memoryview, lane: Lane | None = None) -> Block | None:
         """`get` whose payload lies in `room` (of at least its length) when it is a hit; whole pages of `room` may be written."""
         block = self.get(key, layout)
         if block is None or len(block.payload) > len(room):

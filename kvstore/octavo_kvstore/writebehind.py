@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from octavo_kvstore.block import Block
 from octavo_kvstore.tier import Tier
 
 BATCH_BLOCKS = 32
 BATCH_BYTES = 16 * 2**20
+LINGER_S = 0.1
+"""How long the first block of a batch waits for others: streams end their blocks one by one, and a commit of one costs as much as of many."""
+Release = Callable[[], None]
 
 log = logging.getLogger("octavo.kvstore.writebehind")
 
@@ -30,7 +33,9 @@ class WriteBehind:
         self._waiting: dict[bytes, Block] = {}  # in order of arrival
         self._waiting_bytes = 0
         self._writing: dict[bytes, Block] = {}
+        self._releases: dict[bytes, Release] = {}  # of those whose payload is somebody's until it is written
         self._closing = False
+        self._hurried = 0
         self.written = 0
         self.dropped = 0
         self.refused = 0
@@ -42,19 +47,42 @@ class WriteBehind:
         """Payload bytes that are not in the tier below yet."""
         return self._waiting_bytes
 
-    def offer(self, block: Block) -> bool:
-        """Queues a block; False when the queue is full: the block then lives in the tier above alone. Never blocks."""
+    def offer(self, block: Block, release: Release | None = None) -> bool:
+        """Queues a block; False when the queue is full: the block then lives in the tier above alone. Never blocks.
+
+        `release` is called, from any thread, once the payload is needed no more, at once when the block is not queued.
+        """
+        taken, kept = self._offer(block, release)
+        if release is not None and not kept:
+            release()
+        return taken
+
+    def _offer(self, block: Block, release: Release | None) -> tuple[bool, bool]:
+        """Whether the block is on its way down, and whether with this payload."""
         with self._changed:
             known = self._waiting.get(block.key) or self._writing.get(block.key)
             if known is not None:
-                return known.layout == block.layout
+                return known.layout == block.layout, False
             if self._closing or self._waiting_bytes + len(block.payload) > self._capacity_bytes:
                 self.dropped += 1
-                return False
+                return False, False
+            if release is not None:
+                self._releases[block.key] = release
             self._waiting[block.key] = block
             self._waiting_bytes += len(block.payload)
-            self._changed.notify_all()
-            return True
+            if len(self._waiting) == 1 or self._is_full():
+                self._changed.notify_all()
+            return True, True
+
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= BATCH_BLOCKS or self._waiting_bytes >= min(BATCH_BYTES, self._capacity_bytes // 2)
+
+    def _release(self, keys: Iterable[bytes]) -> None:
+        """The payloads of these are needed no more."""
+        with self._changed:
+            due = [self._releases.pop(key) for key in keys if key in self._releases]
+        for release in due:
+            release()
 
     def get(self, key: bytes) -> Block | None:
         """A block on its way down."""
@@ -75,21 +103,25 @@ class WriteBehind:
         """Takes a key back, waiting for the commit that may just be writing it; True when it had been here."""
         with self._changed:
             block = self._waiting.pop(key, None)
-            if block is not None:
-                self._waiting_bytes -= len(block.payload)
-                return True
-            was_writing = key in self._writing
-            while key in self._writing:
+            was_writing = block is None and key in self._writing
+            while block is None and key in self._writing:
                 self._changed.wait()
-            return was_writing
+            self._waiting_bytes -= len(block.payload) if block is not None else 0
+        if block is not None:
+            self._release([key])
+        return block is not None or was_writing
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until all that was queued has been written or refused; False when the time was too short."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            return self._changed.wait_for(
+            self._hurried += 1
+            self._changed.notify_all()
+            done = self._changed.wait_for(
                 lambda: not self._waiting and not self._writing, timeout=max(0.0, deadline - time.monotonic())
             )
+            self._hurried -= 1
+        return done
 
     def close(self, timeout_s: float) -> None:
         """Flushes within the time, drops the rest, ends the thread. Idempotent."""
@@ -98,10 +130,12 @@ class WriteBehind:
             self._changed.notify_all()
         self.flush(timeout_s)
         with self._changed:
-            self.dropped += len(self._waiting)
+            dropped = list(self._waiting)
+            self.dropped += len(dropped)
             self._waiting.clear()
             self._waiting_bytes = 0
             self._changed.notify_all()
+        self._release(dropped)
         self._thread.join(timeout=max(timeout_s, 1.0))
 
     def _run(self) -> None:
@@ -110,6 +144,7 @@ class WriteBehind:
                 self._changed.wait_for(lambda: self._waiting or self._closing)
                 if not self._waiting:
                     return
+                self._changed.wait_for(lambda: self._is_full() or self._closing or self._hurried, timeout=LINGER_S)
                 self._take_batch()
                 batch = list(self._writing.values())
             keys = [block.key for block in batch]
@@ -122,6 +157,7 @@ class WriteBehind:
             except Exception:  # the batch is lost from the tier below, never the thread
                 log.exception("a batch of %d blocks could not be written", len(batch))
                 self.refused += len(batch)
+            self._release(block.key for block in batch)  # first: after a flush nothing is kept any more
             with self._changed:
                 self._writing.clear()
                 self._changed.notify_all()

@@ -244,6 +244,8 @@ class GatewaySettings:
     """A client that takes no byte for this long loses its request."""
     max_body_bytes: int = 4 * 2**20
     """Largest HTTP body or gRPC request."""
+    max_session_calls: int = 1024
+    """Calls at once on one Session stream of the gRPC interface."""
     connect_grace_s: float = 10.0
     """How long a new request waits for a scheduler that is reconnecting."""
     max_stop_strings: int = 16
@@ -381,6 +383,7 @@ def check_values(manifest: Manifest) -> None:
         "gateway.slow_client_timeout_s": 0.1,
         "gateway.max_body_bytes": 1024,
         "gateway.connect_grace_s": 0,
+        "gateway.max_session_calls": 1,
         "gateway.max_stop_strings": 0,
         "gateway.max_logprobs": 0,
         "release_gate.bench_requests": 0,

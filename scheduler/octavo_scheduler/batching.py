@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.admission import blocks_for, margin_blocks
+from octavo_scheduler.admission import blocks_for, growth_of, margin_blocks
 from octavo_scheduler.cell import Cell
+from octavo_scheduler.costing import accrue
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import Grant, StepPolicy
 from octavo_scheduler.policy import Policy
@@ -15,9 +16,7 @@ STEPS_IN_FLIGHT = 2
 
 def step_policy(worker: Worker, policy: Policy) -> StepPolicy:
     """The budgets of one worker."""
-    pace = worker.pace
-    budget = max(pace.budget, policy.budget_alone) if pace.whole else pace.budget
-    return StepPolicy(budget, pace.alone or policy.budget_alone, worker.max_seqs)
+    return StepPolicy(*worker.pace.ordered(policy.budget_alone), worker.max_seqs)
 
 
 def adjust_budget(cell: Cell, worker: Worker, decode_seqs: int, context_tokens: int) -> None:
@@ -72,6 +71,26 @@ def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
         if wanted <= want:
             del worker.hungry[sequence]
     return unmet
+
+
+def grant_spare(cell: Cell, worker: Worker) -> None:
+    """Blocks were granted, so a message goes: every sequence there gets what it will want soon with it, and most steps need no order.
+
+    Only where all sequences may grow to their last position without pressure, and only what admission keeps free for a sequence
+    anyway, its predicted growth: it takes nothing from anybody.
+    """
+    policy, size = cell.policy, worker.block_tokens
+    margin = margin_blocks(worker, policy)
+    if not policy.spare_blocks or worker.ungranted + margin > worker.pool.free_blocks:
+        return
+    ahead = ahead_tokens(worker, policy) + policy.spare_blocks * size
+    for sequence in worker.sequences.values():
+        if sequence.stopping:
+            continue
+        want = blocks_for(wanted_positions(sequence, ahead), size) - len(sequence.blocks)
+        if want > 0 and (want := min(want, growth_of(sequence, size, cell.history))) > 0:
+            accrue(sequence, worker.block_bytes, cell.now_us)
+            grant(worker, sequence, want)
 
 
 def grant(worker: Worker, sequence: Sequence, count: int) -> None:

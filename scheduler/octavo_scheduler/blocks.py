@@ -287,6 +287,10 @@ class BlockPool:
         """Exactly one sequence holds it, and no transfer or pin does: ending that hold makes it free."""
         return self._sequences[block] == 1 and not self._transfers[block] and block not in self._pins
 
+    def is_held_once(self, block: int) -> bool:
+        """Exactly one sequence holds it, and no pin does: it is free when that hold and the transfers' have ended."""
+        return self._sequences[block] == 1 and block not in self._pins
+
     def _is_held(self, block: int) -> bool:
         return self._sequences[block] > 0 or self._transfers[block] > 0 or block in self._pins
 

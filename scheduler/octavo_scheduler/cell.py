@@ -6,6 +6,7 @@ import heapq
 from collections import Counter, OrderedDict
 from typing import Literal
 
+from octavo_scheduler.books.bets import Bets
 from octavo_scheduler.books.ledger import Ledger
 from octavo_scheduler.books.switches import Switches
 from octavo_scheduler.books.withheld import Withheld
@@ -15,6 +16,7 @@ from octavo_scheduler.limits.accuracy import Correction, CorrectionByLength, Err
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
+from octavo_scheduler.moves.neighbours import Neighbours
 from octavo_scheduler.moves.pause import Pause
 from octavo_scheduler.moves.rates import Moved
 from octavo_scheduler.moves.tools import Tools
@@ -156,6 +158,7 @@ class Cell:
         "_orders",
         "admission_due",
         "arriving",
+        "bets",
         "budget_alone",
         "busy_correction",
         "caching",
@@ -170,6 +173,7 @@ class Cell:
         "ledger",
         "lost_evictions",
         "moved",
+        "neighbours",
         "next_number",
         "now_us",
         "outlook",
@@ -203,6 +207,7 @@ class Cell:
         self.ledger = Ledger()
         self.switches = Switches()
         self.withheld = Withheld()
+        self.bets = Bets()
         self.tenants = Tenants(policy.tenant_limits)
         self.rates = Rates()
         self.drain = DrainRate()
@@ -218,6 +223,7 @@ class Cell:
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.tools = Tools()
         self.moved = Moved()
+        self.neighbours = Neighbours()
         self.pool_waits_us: dict[str, int] = {}  # role -> what requests waited before it took them, in all
         self.pauses: dict[tuple[str, str], Pause] = {}
         self.tenants_about: OrderedDict[str, int] = OrderedDict()  # tenant -> when it last asked, the latest last

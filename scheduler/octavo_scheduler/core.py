@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency, seating
 from octavo_scheduler.admission import Plan, fits
-from octavo_scheduler.batching import step_policy, top_up
+from octavo_scheduler.batching import grant_spare, step_policy, top_up
 from octavo_scheduler.books import entries
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue
@@ -43,7 +43,7 @@ from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update, collect
 from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.preloads import build, control, drop
+from octavo_scheduler.preloads import build, chunk_loads, control, drop
 from octavo_scheduler.preloads.cache_events import (
     CacheEvicted,
     NamespaceRotated,
@@ -102,7 +102,10 @@ class Core:
         for worker in list(cell.touched):
             if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
+                lacked = worker.ungranted
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
+                if worker.ungranted < lacked:
+                    grant_spare(cell, worker)
         if cell.admission_due:
             cell.admission_due = False
             self._admit_waiting()
@@ -118,7 +121,7 @@ class Core:
         for worker in cell.touched:
             if worker.offload_candidates:
                 self._offload(worker)
-            if worker.orders:
+            if worker.orders_due():
                 cell.effects.orders.append((worker.epoch, worker.take_orders()))
         cell.touched.clear()
         cell.effects.next_wakeup_us = self._next_wakeup()
@@ -297,6 +300,8 @@ class Core:
                 break
             if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
                 break
+            if request.blended and chunk_loads.waits(cell, request, plan):
+                break
             if jam.over_share(request, plan):
                 if pauses.yield_own(cell, plan.worker, request):
                     continue
@@ -381,6 +386,9 @@ class Core:
         late_us = cell.now_us - self._next_audit_us
         self._next_audit_us = cell.now_us + SECOND_US
         for worker in list(cell.fleet.workers.values()):
+            if worker.orders:
+                worker.orders_wait = False
+                cell.touched[worker] = None
             if late_us > SECOND_US:  # this process stood still (stopped, or starved of CPU): that is nobody's silence
                 worker.last_report_us = min(cell.now_us, worker.last_report_us + late_us)
                 worker.last_progress_us = min(cell.now_us, worker.last_progress_us + late_us)

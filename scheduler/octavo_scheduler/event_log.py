@@ -212,11 +212,12 @@ def _handle(core: Core, event: Any) -> Effects:
     return core.handle(from_plain(event))
 
 
-def replay(lines: Iterable[str]) -> Replay:
-    """Feeds a new core what the log says and compares every order. Raises BadLog."""
+def replay(lines: Iterable[str], watch: Callable[[Core], None] = lambda core: None) -> Replay:
+    """Feeds a new core what the log says and compares every order. `watch` is given the core before its first event. Raises BadLog."""
     log = read_log(lines)
     header = next(log)
     core = _core_of(header)
+    watch(core)
     result = Replay()
     for entry in log:
         if entry is None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from octavo_scheduler.books.holding import Holding
 from octavo_scheduler.costs import PEER_BYTES_PER_US, PEER_FIXED_US, LinkCosts, StepCosts
 from octavo_scheduler.events import WorkerJoined
-from octavo_scheduler.orders import Order
+from octavo_scheduler.orders import Label, Order
 from octavo_scheduler.policies.pace import Pace
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.prefix.radix import PrefixIndex
@@ -76,11 +76,13 @@ class Worker:
         "offload_candidates",
         "offloads_in_flight",
         "ordered",
+        "orders_wait",
         "orders",
         "pace",
         "peer_link",
         "pool",
         "preempting",
+        "prefill_share",
         "promised",
         "recovers_us",
         "reuse",
@@ -90,6 +92,7 @@ class Worker:
         "slots",
         "stalled_us",
         "starved",
+        "stepped_us",
         "steps",
         "store_id",
         "tier_links",
@@ -150,10 +153,13 @@ class Worker:
         self.tier_links: dict[str, LinkCosts] = {}  # by the tier that loads came from
         self.holding = Holding(hello.now_us)
         self.peer_link = LinkCosts(PEER_BYTES_PER_US, PEER_FIXED_US)
-        self.orders: list[Order] = []  # of the event at hand
-        self.ordered = 0  # orders of the events before it
+        self.orders: list[Order] = []  # not told yet: those of the event at hand, and names that can wait before them
+        self.orders_wait = True  # names do
+        self.ordered = 0  # orders that were told
         self.steps = 0
+        self.stepped_us = hello.now_us  # when a step was last reported
         self.busy_share = 0.0  # of the last seconds, in which it stepped
+        self.prefill_share = 0.0  # ... in which it prefilled
         self.joined_us = self.last_report_us = self.last_progress_us = hello.now_us
 
     def _forgotten(self, block: int) -> None:
@@ -173,9 +179,27 @@ class Worker:
         self.orders.append(order)
         return self.ordered + len(self.orders)
 
+    def name(self, label: Label, *, soon: bool) -> None:
+        """Blocks have names now. Not `soon`: the order goes with the next one, at the latest a second later or when nothing runs here."""
+        last = self.orders[-1] if self.orders else None
+        if isinstance(last, Label) and last.can_wait and label.can_wait:
+            last.block_ids += label.block_ids
+            last.keys += label.keys
+            last.parents += label.parents
+        else:
+            self.orders.append(label)
+        self.orders_wait = self.orders_wait and not soon
+
+    def orders_due(self) -> bool:
+        """Whether something is ordered that does not wait."""
+        orders = self.orders
+        if len(orders) != 1 or not self.orders_wait or not self.sequences:
+            return bool(orders)
+        return not (isinstance(orders[0], Label) and orders[0].can_wait)
+
     def take_orders(self) -> list[Order]:
         """What was ordered since the last call."""
-        orders, self.orders = self.orders, []
+        orders, self.orders, self.orders_wait = self.orders, [], True
         self.ordered += len(orders)
         return orders
 
@@ -240,7 +264,11 @@ class Worker:
 
     def pending_release(self) -> int:
         """Blocks that come back when what is stopping has been released, and what is swapped out is away."""
-        released = sum(self.exclusive_blocks(sequence) for sequence in self.sequences.values() if sequence.stopping)
+        released = sum(
+            sum(map(self.pool.is_held_once, sequence.blocks)) if sequence.swap else self.exclusive_blocks(sequence)
+            for sequence in self.sequences.values()
+            if sequence.stopping
+        )
         leaving = {
             block
             for transfer in self.transfers.values()
@@ -357,12 +385,13 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_longest", "_shapes", "gateways", "splits", "stores", "version", "workers")
+    __slots__ = ("_accepting", "_hosts", "_longest", "_shapes", "gateways", "splits", "stores", "version", "workers")
 
     def __init__(self) -> None:
         self._shapes: dict[str, list[Shape]] = {}  # by pool
         self._longest = -1
         self._accepting: dict[str, list[Worker]] = {}  # by pool
+        self._hosts: dict[str, list[Worker]] = {}  # by store id
         self.version = 0  # counts what `changed` was told
         self.splits = False  # a worker only prefills for others
         self.workers: dict[int, Worker] = {}  # by epoch
@@ -406,6 +435,13 @@ class Fleet:
         """The worker of that name, if it is connected."""
         return next((worker for worker in self.workers.values() if worker.worker_id == worker_id), None)
 
+    def of_host(self, store_id: str) -> list[Worker]:
+        """The workers that share a kvstore, and so a host."""
+        known = self._hosts.get(store_id)
+        if known is None:
+            known = self._hosts[store_id] = [item for item in self.workers.values() if item.store_id == store_id]
+        return known
+
     def accepting(self, pool: str = "") -> list[Worker]:
         """Workers that may be given new sequences; with a pool's name only those with that label."""
         known = self._accepting.get(pool)
@@ -439,6 +475,7 @@ class Fleet:
         self._shapes.clear()
         self._longest = -1
         self._accepting.clear()
+        self._hosts.clear()
         self.splits = any(worker.role == "prefill" for worker in self.workers.values())
         self.version += 1
 

@@ -26,7 +26,7 @@ from octavo_scheduler.preloads import blend, build
 from octavo_scheduler.preloads.quota import pin_refusal
 from octavo_scheduler.request import CancelState, Choice, Delivery, Outcome, Phase, Request
 from octavo_scheduler.residency import settle, stop
-from octavo_scheduler.slo import deadline_outcome, resolve
+from octavo_scheduler.slo import SloClass, deadline_outcome, resolve
 
 DETACHING = ("client_disconnect", "slow_client")
 """Cancel reasons that concern one client: with another one attached, only the delivery ends."""
@@ -70,7 +70,8 @@ def submit(cell: Cell, event: Submitted) -> None:
         if known.outcome is None or known.outcome.outcome == "finished":
             attach(cell, gateway, event.request_id, known, event.choices if event.attempt > 1 else [])
             return
-    terms = _refusal(cell, event) or knock(cell, event, _privileged(cell, event))
+    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
+    terms = _refusal(cell, event, slo) or knock(cell, event, slo, _privileged(cell, event))
     if isinstance(terms, Outcome):
         note_rejected(cell, event, terms)
         refuse(cell, gateway, event.request_id, terms)
@@ -101,16 +102,16 @@ def submit(cell: Cell, event: Submitted) -> None:
             cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
 
 
-def _refusal(cell: Cell, event: Submitted) -> Outcome | None:
+def _refusal(cell: Cell, event: Submitted, slo: SloClass | None) -> Outcome | None:
     """Why a new request is refused at once."""
-    invalid = _invalid(cell, event)
+    invalid = _invalid(cell, event, slo)
     if invalid:
         return Outcome("rejected", "rejected-invalid", invalid)
     if cell.draining:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
     if not (cell.fleet.accepting() or _privileged(cell, event)):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
-    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices), _pool_of(cell, event))
+    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices), slo.pool if slo else "")
     if never:
         return Outcome("rejected", "rejected-never-fits", never)
     unpinned = pin_refusal(cell, event) if event.cache.pin else ""
@@ -122,7 +123,7 @@ def _privileged(cell: Cell, event: Submitted) -> bool:
     return event.attempt > 1 and (cell.in_grace or any(choice.emitted for choice in event.choices))
 
 
-def _invalid(cell: Cell, event: Submitted) -> str:
+def _invalid(cell: Cell, event: Submitted, slo: SloClass | None) -> str:
     """What the caller must change, naming the field."""
     if not len(event.prompt):
         return "prompt_tokens: empty; give at least one token"
@@ -130,7 +131,7 @@ def _invalid(cell: Cell, event: Submitted) -> str:
         return f"max_tokens: {event.max_tokens} is too small; give at least 1"
     if not 1 <= len(event.choices) <= cell.policy.max_num_seqs:
         return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
-    if event.slo_class and event.slo_class not in cell.classes:
+    if slo is None:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     for choice in event.choices:
         if len(choice.emitted) > event.max_tokens:
@@ -139,12 +140,6 @@ def _invalid(cell: Cell, event: Submitted) -> str:
     if longest and len(event.prompt) + event.max_tokens > longest:
         return f"max_tokens: prompt {len(event.prompt)} + max_tokens {event.max_tokens} exceed the context of {longest}"
     return ""
-
-
-def _pool_of(cell: Cell, event: Submitted) -> str:
-    """Where its class runs."""
-    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
-    return slo.pool if slo is not None else ""
 
 
 def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, pool: str = "") -> str:

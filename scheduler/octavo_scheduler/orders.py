@@ -103,6 +103,11 @@ class Label:
     keys: list[bytes]
     parents: list[bytes] = field(default_factory=list)  # zeros: the head of a chain
 
+    @property
+    def can_wait(self) -> bool:
+        """It only names blocks: nothing that runs asks for that before the next order, behind which it must not come."""
+        return len(self.keys) == len(self.block_ids)
+
 
 @dataclass(slots=True)
 class Update:

@@ -23,7 +23,7 @@ from octavo_scheduler.admission import (
 from octavo_scheduler.books.path import Way
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.moves.offer import BOTH, offer, pays, possible, split_roles, waits_for_credit
+from octavo_scheduler.moves.offer import BOTH, DECODE, keeps, offer, pays, possible, split_roles, waits_for_credit
 from octavo_scheduler.policies.joining import joinable
 from octavo_scheduler.preloads.blend_parts import blend_of
 from octavo_scheduler.request import Choice, Outcome, Request
@@ -59,7 +59,12 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     plan = _best_on(cell, request, serving, group, keys)
     if not sources or request in cell.arriving or not possible(cell, group, keys):
         return plan
-    if plan is not None and plan.worker.role == BOTH and not cell.uses("handoff", request):
+    hybrid = any(worker.role == BOTH for worker in serving)
+    if hybrid and (plan is None or plan.worker.role == BOTH):
+        whole = _best_on(cell, request, sources, group, keys)
+        if whole is not None and fits(whole, cell.policy, cell.history) and keeps(cell, plan, whole):
+            plan = whole
+    if plan is not None and plan.worker.role != DECODE and not cell.uses("handoff", request):
         return plan
     handed = offer(cell, group, sources, serving, lambda worker: _plan(cell, worker, group[:1], keys))
     if handed is None:

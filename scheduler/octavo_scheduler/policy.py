@@ -48,6 +48,8 @@ class Policy:
     prefix_cache: bool = True
     grant_ahead_us: int = 200_000
     """Blocks are granted for about this long ahead."""
+    spare_blocks: int = 4
+    """So many more with them, to every sequence that runs there, while a worker has room for all that its sequences may ask for."""
     margin_fraction: float = 0.02
     """Share of the pool that admission leaves free, one block at least."""
     default_output_tokens: int = 256

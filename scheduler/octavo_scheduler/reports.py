@@ -14,7 +14,8 @@ from octavo_scheduler.lifecycle import worker_finished
 from octavo_scheduler.limits import learn, memory
 from octavo_scheduler.moves import copies, handoff
 from octavo_scheduler.orders import Label
-from octavo_scheduler.preloads import drop, wishes
+from octavo_scheduler.policies import guard
+from octavo_scheduler.preloads import chunk_loads, drop, wishes
 from octavo_scheduler.reach import note_missed
 from octavo_scheduler.request import NO_PARENT, Delivery, Phase, Request, Sequence
 from octavo_scheduler.residency import end_hold, release
@@ -36,7 +37,9 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     since_us = cell.now_us - worker.last_report_us
     if since_us > 0:  # an idle worker reports too, so that this falls
         weight = 1 - 2.0 ** (-since_us / BUSY_HALF_LIFE_US)
-        worker.busy_share += weight * (min(1.0, report.wall_us / since_us) - worker.busy_share)
+        busy = min(1.0, report.wall_us / since_us)
+        worker.busy_share += weight * (busy - worker.busy_share)
+        worker.prefill_share += weight * (busy * bool(report.prefill_tokens) - worker.prefill_share)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
     labels = Label([], [])
@@ -74,8 +77,11 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
             if gone.length != released.length:
                 raise ProtocolError(f"seq {gone.seq} released at {released.length}, reported up to {gone.length}")
             release(cell, worker, gone, report.step)
+    if report.first_tokens or report.released:
+        guard.look(cell, worker)
     if labels.block_ids:
-        worker.orders.append(labels)
+        # a block that a decode has filled is one of many; a prompt's are what a worker that joins again should bring back
+        worker.name(labels, soon=bool(report.prefill_tokens or report.first_tokens or report.transfers_done))
     if report.failed_allocations:
         memory.failed(cell, worker, report.failed_allocations)
     _count(cell, worker, report, context_tokens, since_us)
@@ -112,7 +118,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
             raise ProtocolError(f"slot {slot} advanced and holds no sequence")
         covered = len(sequence.blocks) * block_tokens
         before = sequence.computed_len
-        if not before <= computed <= covered:
+        if not before <= computed <= covered or computed > sequence.length + count:
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         advanced.append(sequence)
         if sequence.calm and count == 1 and before < computed < (sequence.walked + 1) * block_tokens:
@@ -291,10 +297,15 @@ def _end_transfer(cell: Cell, worker: Worker, transfer: Transfer, done: Transfer
         cell.ledger.book(technique, who, cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
         if directory is not None:
             directory.stored(transfer.keys[:ok])
+        if transfer.purpose == "write-behind":
+            entries.written_behind(cell, transfer.keys[:ok], done)
         drop.arrived(cell, transfer)
         handoff.exported(cell, transfer, ok, done.bytes)
     else:
-        _index_loaded(cell, worker, transfer, ok, labels)
+        if transfer.purpose == "chunk":
+            chunk_loads.arrived(cell, worker, transfer, done, ok, labels)
+        else:
+            _index_loaded(cell, worker, transfer, ok, labels)
         if transfer.sequence is not None:
             _end_load(cell, worker, transfer, transfer.sequence, done, ok)
         handoff.preloaded(cell, transfer, ok)
@@ -371,6 +382,8 @@ def _learn_link(worker: Worker, transfer: Transfer, done: TransferDone) -> None:
 def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, since_us: int) -> None:
     counters = cell.counters
     worker.steps = max(worker.steps, report.step)
+    if report.steps:
+        worker.stepped_us = cell.now_us
     counters["steps"] += report.steps
     counters["prefill_tokens"] += report.prefill_tokens
     counters["decode_tokens"] += report.decode_seqs * report.steps
@@ -384,6 +397,9 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, si
         # the gap as far as it is seen here: the step, or what lay between two reports that follow each other closely
         between_us = since_us if since_us < 2 * report.wall_us else 0
         worker.pace.felt(max(report.wall_us, between_us) / report.steps, alone_us)
+    elif report.decode_seqs and worker.store_id and len(host := cell.fleet.of_host(worker.store_id)) > 1:
+        predicted_us = report.steps * worker.costs.predict_step_us(0, report.decode_seqs, context_tokens)
+        cell.neighbours.observe(worker, host, report.wall_us / predicted_us)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)
     if report.slots or report.transfers_done or report.released or report.finishes:
         worker.last_progress_us = cell.now_us

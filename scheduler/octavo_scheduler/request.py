@@ -130,7 +130,8 @@ class Sequence:
     worker_wait_us: int = 0
     accrued_us: int = 0  # its KV is booked up to then
     unpaid_blocks: int = 0  # leading blocks that another choice of the request pays for
-    swap: bool = False  # its full blocks go to the kvstore once it is released
+    swap: bool = False  # its full blocks go to the kvstore
+    swapped_blocks: int = 0  # leading ones that do already, or are there
     handoff: Handoff | None = None  # it prefills for another worker
     promised_blocks: int = 0  # what its preemption was chosen to give back, at least
     outgrew: bool = False  # its output has passed the prediction, and the history knows
@@ -231,6 +232,7 @@ class LoadRecord:
     path: Path
     started_us: int
     blocks: int
+    keys: list[bytes]
     ended_us: int = -1
     ok_blocks: int = 0
     bytes: int = 0
@@ -372,6 +374,7 @@ class Request:
     cache: CacheRule = NO_RULE
     namespace_tag: bytes = b""  # of its blocks in the stores
     blended: bool = False  # its chunks may be reused at other positions; it has no keys then
+    chunks_until_us: int = -1  # until when it waits for chunks that are loaded for it; -1: not looked at yet
     blended_tokens: int = 0  # that were, at most, over its residencies
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo_scheduler.admission import Plan
 from octavo_scheduler.books import chunks, entries
+from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue, note_untold, pass_on_shared
 from octavo_scheduler.fleet import CancelAnswer, Worker
@@ -83,6 +84,8 @@ def _preempt(cell: Cell, worker: Worker, victims: list[Sequence], prices: Prices
         request.preemptions += 1
         request.waiting_since_us = cell.now_us
         stop(cell, victim, "preempt")
+        if victim.swap:
+            swap_out(cell, worker, victim)
 
 
 def yield_pins(worker: Worker, blocks: int) -> int:
@@ -110,6 +113,7 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
         if offload is not None and key is not None and key not in offload:
             parent = sequence.choice.key(at - 1, worker.block_tokens) if at else None
             cell.withheld.discard(key)
+            cell.bets.left(key, who_is(request).length, cell.switches.is_off("offload", request))
             worker.offload_candidates[block] = wishes.leaving(worker, request, key, parent or NO_PARENT, at)
     index.rest(sequence.blocks, cell.now_us)
     entries.rested(cell, worker, sequence)

@@ -14,6 +14,7 @@ from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits import learn
 from octavo_scheduler.moves import copies, handoff, pauses
 from octavo_scheduler.orders import Admit, Load, SiblingAdmit
+from octavo_scheduler.policies import guard
 from octavo_scheduler.policies.joining import beside
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.preloads import blend, wishes
@@ -55,6 +56,7 @@ def admit(cell: Cell, plan: Plan) -> None:
     leader.forecast_start_us = forecast_us
     if plan.target is None and not plan.load_keys:
         chunks.begin(cell, worker, leader)
+    guard.look(cell, worker)
     siblings: list[Sequence] = []
     for choice in plan.choices[1:]:
         fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
@@ -151,7 +153,7 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
     copies.begin(worker, transfer, request)
     leader.wait_xfer = transfer.xfer_id
     path = plan.path or NOTHING_TO_LOAD
-    leader.load = LoadRecord(path, cell.now_us, len(blocks))
+    leader.load = LoadRecord(path, cell.now_us, len(blocks), plan.load_keys)
     leader.join_base = base * worker.block_tokens if plan.head_blocks else 0
     leader.join_tokens = len(blocks) * worker.block_tokens
     worker.note_behind(leader)

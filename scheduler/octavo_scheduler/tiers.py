@@ -15,7 +15,7 @@ from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import Handoff, Request
 from octavo_scheduler.request import Sequence as RunningSequence
 
-Purpose = Literal["write-behind", "admission", "swap", "handoff", "pause"]
+Purpose = Literal["write-behind", "admission", "swap", "handoff", "pause", "chunk"]
 """Why a copy was ordered."""
 
 STUCK_PAUSE_US = 5 * SECOND_US
@@ -120,6 +120,7 @@ class Transfer:
     purpose: Purpose = "write-behind"
     request: Request | None = None  # it holds on until this ends
     handoff: Handoff | None = None
+    preload: str = ""  # chunk: the name of the preload whose blocks these are
     abandoned: bool = False  # its worker was told to end it: how far it came tells nothing of store and link
 
     @property

@@ -24,7 +24,7 @@ PACKAGES = {
 SEARCH_PATH = os.pathsep.join(str(folder.parent) for folder in PACKAGES.values())
 
 EDGES = {
-    "octavo_gateway": {"__main__", "service", "upstream", "gateway"},
+    "octavo_gateway": {"__main__", "service", "session", "upstream", "gateway"},
     "octavo_scheduler": {"__main__", "service", "driver", "connections", "status"},
     "octavo_gpuworker": {"__main__", "service", "transfer", "profile_service"},
     "octavo_kvstore": {"__main__", "service", "announce"},

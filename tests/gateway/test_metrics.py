@@ -21,8 +21,8 @@ def ended(**given: Any) -> Any:
     values = {
         "finished": True, "error": None, "outcome": "finished", "cached_tokens": 0, "completion_tokens": 100,
         "received": 10.0, "first_token": 10.05, "last_token": 11.0, "completed": 11.1, "gap_tokens": 99, "late_tokens": 0,
-        "longest_gap_s": 0.02, "admitted": SimpleNamespace(prompt_ids=[1] * 200, slo_class=""), "parts": TtftParts(queue_us=50_000), "cost": Cost(),
-        "choices": [SimpleNamespace(pieces=["so"], tail="")],
+        "longest_gap_s": 0.02, "admitted": SimpleNamespace(prompt_ids=[1] * 200, slo_class="", kind="chat"), "parts": TtftParts(queue_us=50_000), "cost": Cost(),
+        "choices": [SimpleNamespace(pieces=["so"], tail="", tool_calls=[])],
     }  # fmt: skip
     values |= given
     parts = values.pop("parts")
@@ -61,7 +61,7 @@ def test_goodput_says_what_a_miss_was_missed_by(metrics: Any, given: dict[str, A
 def test_a_cancelled_request_is_not_judged_and_a_class_without_targets_is_met(metrics: Any) -> None:
     counted, registry = metrics
     counted.ended(ended(finished=False, outcome="cancelled", error=Cancelled("x", reason="client_cancel")))
-    batch = SimpleNamespace(prompt_ids=[1], slo_class="batch")
+    batch = SimpleNamespace(prompt_ids=[1], slo_class="batch", kind="chat")
     counted.ended(ended(first_token=99.0, admitted=batch))
     text = prometheus_client.generate_latest(registry).decode()
     judged = [line for line in text.splitlines() if line.startswith("octavo_gateway_slo_requests_total{")]
@@ -70,9 +70,9 @@ def test_a_cancelled_request_is_not_judged_and_a_class_without_targets_is_met(me
 
 def test_an_answer_that_is_a_tool_call_is_timed_to_its_last_token(metrics: Any) -> None:
     counted, registry = metrics
-    call = SimpleNamespace(pieces=['{"name": "now", ', '"arguments": {}'], tail="}")
+    call = SimpleNamespace(pieces=['{"name": "now", ', '"arguments": {}'], tail="}", tool_calls=[])
     counted.ended(ended())
-    counted.ended(ended(choices=[call, SimpleNamespace(pieces=["no"], tail="")]))
+    counted.ended(ended(choices=[call, SimpleNamespace(pieces=["no"], tail="", tool_calls=[])]))
     counted.ended(ended(finished=False, outcome="cancelled", error=Cancelled("x", reason="gone"), choices=[call]))
     name = "octavo_gateway_time_to_valid_tool_call_seconds"
     assert registry.get_sample_value(f"{name}_count") == 1
@@ -114,10 +114,28 @@ def test_every_instrument_of_the_table_is_registered(metrics: Any) -> None:
 def test_a_class_that_no_setting_names_is_no_label_of_its_own(metrics: Any) -> None:
     counted, registry = metrics
     for number in range(50):
-        refused = SimpleNamespace(prompt_ids=[1], slo_class=f"invented{number}")
+        refused = SimpleNamespace(prompt_ids=[1], slo_class=f"invented{number}", kind="chat")
         counted.ended(ended(finished=False, outcome="rejected-invalid", admitted=refused))
     text = prometheus_client.generate_latest(registry).decode()
     judged = [line for line in text.splitlines() if line.startswith("octavo_gateway_slo_requests_total{")]
     assert judged == [
         'octavo_gateway_slo_requests_total{cause="rejected-invalid",result="missed",slo_class="unknown"} 50.0'
     ]
+
+
+def test_opentelemetrys_names_tell_whole_answers_from_errors(metrics: Any) -> None:
+    counted, registry = metrics
+    counted.ended(ended())
+    failed = DeadlineExceeded("x", reason="evicted-deadline")
+    counted.ended(ended(finished=False, outcome="deadline", error=failed))
+    labels = {"gen_ai_operation_name": "chat", "gen_ai_provider_name": "octavo", "gen_ai_request_model": "smollm2"}
+
+    def count(name: str, **more: str) -> float | None:
+        return registry.get_sample_value(f"gen_ai_server_{name}_seconds_count", labels | more)
+
+    assert count("request_duration", error_type="") == count("request_duration", error_type="evicted-deadline") == 1
+    assert count("time_to_first_token") == count("time_per_output_token") == 1
+    per_token_s = registry.get_sample_value("gen_ai_server_time_per_output_token_seconds_sum", labels)
+    assert per_token_s == pytest.approx(0.95 / 99)
+    below = registry.get_sample_value("gen_ai_server_time_per_output_token_seconds_bucket", labels | {"le": "0.01"})
+    assert below == 1, "ten milliseconds are not the finest"

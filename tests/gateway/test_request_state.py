@@ -18,6 +18,7 @@ def test_round_trip(admission: Admission) -> None:
     params = RequestParams(
         "chat", messages=[ChatMessage("user", "Hi")], stop=["é", "\n"], stop_token_ids=[7], logit_bias={5: -1.5}, n=3,
         logprobs=2, seed=2**64 - 1, min_tokens=1, request_id="r", idempotency_key="k", cache_salt="s", slo_class="fast",
+        tools=[{"type": "function", "function": {"name": name}} for name in ("weather", "clock")],
     )  # fmt: skip
     admitted = admission.admit(params, admission.encode(params), "acme", 3.0, LIMITS, [PromptChunk("a", 0, 2, 0)])
     state = dump_state(admitted)

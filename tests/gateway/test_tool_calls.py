@@ -1,9 +1,13 @@
-"""Which answers are tool calls by their text."""
+"""Which answers are tool calls by their text, and how a growing text is split into content and calls."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from octavo_gateway.tool_calls import LONGEST, is_tool_call
+from hypothesis import given
+from hypothesis import strategies as st
+from octavo_gateway.tool_calls import CLOSE, LONGEST, OPEN, ToolText, call_id, is_tool_call
 
 CALL = '{"name": "weather", "arguments": {"city": "Bern"}}'
 
@@ -46,3 +50,74 @@ def test_calls(text: str) -> None:
 )
 def test_everything_else(text: str) -> None:
     assert not is_tool_call([text]) and not is_tool_call(list(text))
+
+
+NAMES = frozenset({"weather", "now"})
+WEATHER = ("weather", '{"city": "Bern"}')
+NOW = ("now", "{}")
+TAGGED = f"{OPEN}\n{CALL}\n{CLOSE}"
+
+
+def split(*pieces: str) -> tuple[str, list[tuple[str, str]]]:
+    text = ToolText(NAMES)
+    content = "".join(map(text.feed, pieces)) + text.finish()
+    return content, text.calls
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (CALL, "", [WEATHER]),
+        (f" [{CALL}, {CALL}]\n", "", [WEATHER, WEATHER]),
+        (TAGGED, "", [WEATHER]),
+        (f"\n{TAGGED}\n{TAGGED}\n", "", [WEATHER, WEATHER]),
+        (f"Let me see.\n\n{TAGGED}", "Let me see.", [WEATHER]),
+        (f"One. \n Two. {TAGGED} Three.\n", "One. \n Two. Three.", [WEATHER]),
+        (f"{OPEN}{CALL}", "", [WEATHER]),  # a stop string took the end
+        (f'{OPEN}{{"name": "now", "parameters": {{}}}}{CLOSE}', "", [NOW]),
+        (f"{OPEN}not JSON{CLOSE} {TAGGED}", f"{OPEN}not JSON{CLOSE}", [WEATHER]),
+        (f"{OPEN}{OPEN}{CALL}{CLOSE}", OPEN, [WEATHER]),
+        (f"{OPEN}" + "x" * (LONGEST + 20) + CLOSE, f"{OPEN}" + "x" * (LONGEST + 20) + CLOSE, []),
+        ('{"name": "elsewhere", "arguments": {}}', '{"name": "elsewhere", "arguments": {}}', []),  # was not offered
+        (f'{OPEN}{{"name": "elsewhere", "arguments": {{}}}}{CLOSE}', None, []),
+        ('{"name": "now", "arguments": {"x": 1e999}}', None, []),
+        ('{"name": "now", "arguments": {"x": "\\ud800"}}', None, []),
+        (f"{CALL} and so on", None, []),
+        ("  {\n", None, []),
+        ("a <tool_call", None, []),
+        (" \n", None, []),
+        ("", None, []),
+    ],
+)
+def test_content_and_calls(text: str, content: str | None, calls: list[tuple[str, str]]) -> None:
+    assert split(text) == (text if content is None else content, calls)
+    if len(text) < LONGEST:
+        assert split(*text) == split(text)
+
+
+PARTS = st.sampled_from(
+    [OPEN, CLOSE, CALL, TAGGED, "{", "}", "[", "]", " ", "\n", "a", "<", "é", '{"name": "now", "arguments": {}}']
+)
+
+
+@given(st.lists(PARTS, max_size=8), st.data())
+def test_how_the_text_is_cut_changes_nothing(parts: list[str], data: st.DataObject) -> None:
+    text = "".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    content, calls = split(text)
+    assert split(*pieces) == (content, calls)
+    if not calls:
+        assert content == text
+    for _, arguments in calls:
+        assert isinstance(json.loads(arguments), dict)
+
+
+def test_content_is_not_held_back_for_longer_than_it_may_be_a_call() -> None:
+    text = ToolText(NAMES)
+    assert text.feed("The sky") == "The sky" and text.feed(" is <") == " is" and text.feed("b>blue") == " <b>blue"
+
+
+def test_a_call_has_the_same_name_for_everyone() -> None:
+    assert call_id("r", 0, 1) == call_id("r", 0, 1) != call_id("r", 1, 0)
+    assert call_id("r", 0, 1).startswith("call_") and len(call_id("r", 0, 1)) == 29

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from octavo_gpuworker.checked_copy import checked_copy, plain_copy
+from octavo_gpuworker.checked_copy import Rows, checked_copy, plain_copy, row_copy
 from octavo_gpuworker.native import library
 
 with contextlib.suppress(library.NativeUnavailable):
@@ -58,3 +58,36 @@ def test_what_does_not_fit_is_refused() -> None:
     if copy is not plain_copy:
         with pytest.raises(ValueError, match="array 0"):
             copy([np.zeros(600, np.uint8)[::2]], [np.zeros(300, np.uint8)])
+
+
+def rows_of(array: np.ndarray) -> Rows | None:
+    return Rows.of(lambda number: array[number], len(array))
+
+
+def test_rows_are_copied_by_their_numbers() -> None:
+    copy = row_copy()
+    if copy is None:
+        pytest.skip("no native library here")
+    source = np.random.default_rng(2).integers(0, 256, (7, 4096), dtype=np.uint8)
+    room = np.zeros((5, 3000), np.uint8)
+    to, held = rows_of(room), rows_of(source)
+    assert to is not None and held is not None
+    sums = copy(to, [3, 1, 4], held, [0, 6, 2], 2999)
+    assert sums == [xxhash.xxh3_64_intdigest(source[number, :2999].tobytes()) for number in (0, 6, 2)]
+    assert all((room[a, :2999] == source[b, :2999]).all() for a, b in ((3, 0), (1, 6), (4, 2)))
+    assert not room[[0, 2]].any() and not room[:, 2999].any() and copy(to, [], held, [], 2999) == []
+    for targets, numbers in (([5], [0]), ([-1], [0]), ([0], [7])):
+        with pytest.raises(IndexError, match="outside"):
+            copy(to, targets, held, numbers, 2999)
+    for targets, size in (([0, 1], 2999), ([0], 3001), ([0], 240)):
+        with pytest.raises(ValueError, match="cannot be copied"):
+            copy(to, targets, held, [0], size)
+
+
+def test_arrays_that_are_not_evenly_spaced_are_no_rows() -> None:
+    memory = np.zeros(1000, np.uint8)
+    assert Rows.of(lambda number: memory[number * number * 10 :][:10], 5) is None
+    assert Rows.of(lambda number: memory[number * 20 :][:20:2], 5) is None
+    assert rows_of(memory.reshape(1, 1000)) is not None
+    memory.flags.writeable = False
+    assert rows_of(memory.reshape(10, 100)) is None

@@ -444,7 +444,7 @@ def test_a_read_from_below_that_raises_gives_its_slot_back(folder: ArenaFolder, 
     Client(desk).attach()
 
     class Broken:
-        def read_into(self, key: bytes, layout: bytes, room: memoryview) -> Block | None:
+        def read_into(self, key: bytes, layout: bytes, room: memoryview, lane: object = None) -> Block | None:
             raise MemoryError
 
     for _ in range(SLOTS + 1):

@@ -134,6 +134,20 @@ async def test_a_clean_stop_writes_all_and_the_next_start_has_it(tmp_path: Path,
     assert await process.end(signal.SIGTERM) == 0
 
 
+async def test_a_volume_smaller_than_the_tier_is_served_by_messages(tmp_path: Path) -> None:
+    """No shared memory for the tier, as in a container with a small /dev/shm: one warning, and every block all the same."""
+    process = Process(tmp_path, **{"kvstore.arena_path": tmp_path, "cache.dram_bytes": 2**59})
+    await process.start()
+    async with process.stub() as stub:
+        assert (await stub.Put(request(number) for number in range(4))).stored == 4
+        assert await stub.AttachArena(pb.AttachArenaRequest(block_bytes=BLOCK_BYTES)) == pb.AttachArenaResponse()
+    assert await right_ones(process, range(4)) == 4
+    assert await process.end(signal.SIGTERM) == 0
+    said = [line for line in process.log.read_text().splitlines() if "are free" in line]
+    assert len(said) == 1 and "lower cache.dram_bytes" in said[0] and "blocks travel in messages" in said[0]
+    assert not list(tmp_path.glob("octavo-arena-*"))
+
+
 async def test_a_taken_folder_ends_the_second_process_with_one_line(tmp_path: Path) -> None:
     first, second = Process(tmp_path), Process(tmp_path, "second")
     await first.start()

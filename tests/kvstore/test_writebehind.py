@@ -103,3 +103,32 @@ def test_close_in_time_drops_what_is_left() -> None:
     threading.Timer(0.1, tier.gate.set).start()
     queue.close(0.01)
     assert queue.dropped == 1 and not queue.contains(key_of(1))
+
+
+def test_a_payload_is_let_go_exactly_once_whatever_becomes_of_it() -> None:
+    tier, gone = GatedTier(), []
+    queue = WriteBehind(tier, 9000, lambda keys: None)
+
+    def offer(number: int) -> bool:
+        return queue.offer(make_block(number), lambda: gone.append(number))
+
+    assert offer(0) and tier.entered.wait(10)
+    assert offer(1) and offer(1) and gone == [1], "known already: the first one's payload serves"
+    assert queue.discard(key_of(1)) and gone == [1, 1]
+    assert offer(2) and offer(3) and offer(4) and not offer(5) and gone == [1, 1, 5], "no room"
+    tier.gate.set()
+    assert queue.flush(10) and sorted(gone) == [0, 1, 1, 2, 3, 4, 5]
+    tier.fail = True
+    assert offer(6) and queue.flush(10) and gone[-1] == 6
+    queue.close(10)
+    assert not offer(7) and gone[-1] == 7
+
+
+def test_blocks_that_come_one_by_one_are_committed_together() -> None:
+    tier = GatedTier()
+    tier.gate.set()
+    queue = WriteBehind(tier, 10 * 2**20, lambda keys: None)
+    for number in range(5):
+        assert queue.offer(make_block(number))
+    assert queue.flush(10) and sum(tier.batches) == 5 and len(tier.batches) <= 2
+    queue.close(10)

@@ -18,13 +18,14 @@ from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 
 
-def rich_status(code: int, message: str, *details: Any) -> Any:
+def status_of(failure: Failure) -> status_pb2.Status:
+    """google.rpc.Status of a scripted failure."""
     packed = []
-    for detail in details:
+    for detail in failure.details:
         item = any_pb2.Any()
         item.Pack(detail)
         packed.append(item)
-    return rpc_status.to_status(status_pb2.Status(code=code, message=message, details=packed))
+    return status_pb2.Status(code=failure.code, message=failure.message, details=packed)
 
 
 def retry_info(seconds: float) -> error_details_pb2.RetryInfo:
@@ -50,13 +51,17 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
     unary_failures: list[Failure] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     remaining_s: list[float] = field(default_factory=list)
+    knows_sessions: bool = True
+    sessions: int = 0
+    plays: Callable[[Any, Any], Any] | None = None
+    """Plays a whole session instead of the scripts."""
 
     async def _play(self, name: str, request: Any, context: Any, kind: Any) -> AsyncIterator[Any]:
         self._note(name, request, context)
         try:
             for item in self.scripts.pop(0):
                 if isinstance(item, Failure):
-                    await context.abort_with_status(rich_status(item.code, item.message, *item.details))
+                    await context.abort_with_status(rpc_status.to_status(status_of(item)))
                 elif callable(item):
                     await item()
                 else:
@@ -83,11 +88,60 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
         async for event in self._play("Attach", request, context, pb.AttachResponse):
             yield event
 
+    async def Session(self, frames: Any, context: Any) -> None:
+        """The same scripts for each call of a session."""
+        self.sessions += 1
+        if not self.knows_sessions:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        await context.send_initial_metadata((("octavo-session", "1"),))
+        if self.plays is not None:
+            await self.plays(frames, context)
+            return
+        playing: dict[int, asyncio.Task[None]] = {}
+        turn = asyncio.Lock()
+
+        async def say(event: pb.CallEvent) -> None:
+            async with turn:
+                await context.write(pb.SessionResponse(events=[event]))
+
+        async for frame in frames:
+            action = frame.WhichOneof("action")
+            if action == "ack":
+                self.acks.append(frame.ack)
+            elif action == "leave":
+                playing.pop(frame.call).cancel()
+            else:
+                self.calls.append((action.capitalize(), getattr(frame, action), self._metadata_of(frame, context)))
+                self.remaining_s.append(frame.context.timeout_ms / 1e3)
+                playing[frame.call] = asyncio.create_task(self._play_call(frame.call, say))
+
+    def _metadata_of(self, frame: Any, context: Any) -> dict[str, str]:
+        own = {"traceparent": frame.context.traceparent} if frame.context.traceparent else {}
+        return {**dict(context.invocation_metadata()), **own}
+
+    async def _play_call(self, number: int, say: Callable[[pb.CallEvent], Any]) -> None:
+        try:
+            for item in self.scripts.pop(0):
+                if isinstance(item, Failure):
+                    status = status_of(item)
+                    failed = pb.CallFailed(code=item.code, message=item.message, status=status.SerializeToString())
+                    await say(pb.CallEvent(call=number, failed=failed))
+                    return
+                if callable(item):
+                    await item()
+                else:
+                    event = pb.CallEvent(call=number)
+                    getattr(event, item.DESCRIPTOR.name.lower()).CopyFrom(item)
+                    await say(event)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
     async def _unary(self, name: str, request: Any, context: Any) -> None:
         self._note(name, request, context)
         if self.unary_failures:
             failure = self.unary_failures.pop(0)
-            await context.abort_with_status(rich_status(failure.code, failure.message, *failure.details))
+            await context.abort_with_status(rpc_status.to_status(status_of(failure)))
 
     async def Cancel(self, request: Any, context: Any) -> Any:
         await self._unary("Cancel", request, context)
@@ -156,20 +210,26 @@ async def start_gateway(address: str = "127.0.0.1:0", gateway: Gateway | None = 
     return Served(gateway, f"127.0.0.1:{port}", server)
 
 
+@pytest.fixture(params=["session", "plain"])
+def knows_sessions(request: pytest.FixtureRequest) -> bool:
+    """Whether the gateways of a test know Session; what a client gets must not depend on it."""
+    return bool(request.param == "session")
+
+
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    one = await start_gateway()
+async def served(knows_sessions: bool) -> AsyncIterator[Served]:
+    one = await start_gateway(gateway=Gateway(knows_sessions=knows_sessions))
     yield one
     await one.server.stop(None)
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[..., Any]]:
+async def serve(knows_sessions: bool) -> AsyncIterator[Callable[..., Any]]:
     """Starts further gateways."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(address: str = "127.0.0.1:0", gateway: Gateway | None = None) -> Served:
-            one = await start_gateway(address, gateway)
+            one = await start_gateway(address, gateway or Gateway(knows_sessions=knows_sessions))
             stack.push_async_callback(one.server.stop, None)
             return one
 

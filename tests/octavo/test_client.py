@@ -219,6 +219,7 @@ async def test_cancel_by_id_and_by_stream(served: Any, script: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("knows_sessions", [False])
 async def test_a_stream_without_a_terminal_event_is_an_error(served: Any, script: Any) -> None:
     served.gateway.scripts = [script.answer(["a"], end=False)]
     async with client_of(served) as client:

@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo import errors
+from octavo.client.calls import Calls
 from octavo.client.retry import RetryPolicy
 from octavo.client.stream import AsyncStream
 from octavo.client.targets import Targets
@@ -161,7 +162,9 @@ def test_any_overlap_of_resumed_streams_adds_up_to_the_text(pieces: list[str], o
     """Deltas may be replayed from any earlier byte, also from inside a delta, and in other portions."""
     stream = AsyncStream(
         Targets("127.0.0.1:1"),
-        lambda *_: None,
+        Calls("", multiplex=False),
+        "generate",
+        pb.GenerateRequest(),
         request_id="r",
         metadata=[],
         deadline_s=10,

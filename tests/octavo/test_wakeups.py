@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -40,3 +42,25 @@ def test_zero_and_another_system_change_nothing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("platform.release", lambda: "7.0.1")
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert not wakeups.known_here()
+
+
+@pytest.mark.skipif(not wakeups.known_here(), reason="this system's threads state no slice")
+def test_the_thread_of_grpcs_completion_queue_takes_the_slice_and_a_compute_thread_does_not() -> None:
+    """A process of its own: the queue and its thread live as long as the process."""
+    program = (
+        "import asyncio, threading, grpc.aio\n"
+        "from octavo.rpc import wakeups\n"
+        "async def main():\n"
+        "    server = grpc.aio.server()\n"
+        "    compute = threading.Thread(target=threading.Event().wait, daemon=True)\n"
+        "    compute.start()\n"
+        "    before_ns = wakeups.slice_ns(compute.native_id)\n"
+        "    wakeups.shorten_slices(300)\n"
+        "    found = {t.name: wakeups.slice_ns(t.native_id) for t in threading.enumerate()}\n"
+        "    queue = [ns for name, ns in found.items() if wakeups.QUEUE_THREAD in name]\n"
+        "    del server\n"
+        "    print(queue, found[compute.name] == before_ns)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[0] == "[300000] True"

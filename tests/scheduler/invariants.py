@@ -49,7 +49,8 @@ def check_worker(worker: Worker) -> None:
     assert worker.pace.target_us() == min(targets, default=0)
     assert worker.preempting <= worker.sequences.keys(), "a preemption round outlives its victims"
     assert len(worker.free_slots) + len(worker.sequences) == worker.max_seqs
-    assert not worker.orders, "orders of one event wait for the next"
+    assert not worker.orders_due(), "orders of one event wait for the next"
+    assert not worker.orders or worker.sequences, "names wait although nothing runs"
 
 
 def check_queue(cell: Cell) -> None:

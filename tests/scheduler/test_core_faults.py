@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+
+import pytest
 from octavo.keys import extend_keys
-from octavo_scheduler.events import ChoiceStart, Submitted, Tick
+from octavo_scheduler.events import ChoiceStart, Reported, Submitted, Tick
 from octavo_scheduler.policy import SECOND_US, Policy
 
 from tests.scheduler.chaos import tokens_of
@@ -152,3 +155,27 @@ def test_sixteen_growing_requests_in_a_pool_for_four_never_stall_nor_thrash() ->
     done(simulation, *clients)
     preempted = [client.times.preemptions for client in clients]  # type: ignore[attr-defined]
     assert 0 < max(preempted) <= 4, (preempted, longest)
+
+
+@pytest.mark.parametrize("calm", [False, True])
+def test_a_worker_that_claims_to_have_computed_what_does_not_exist_yet_is_closed_at_once(calm: bool) -> None:
+    """Within its blocks, but beyond prompt and tokens: such KV would be indexed under keys that are not its own."""
+    simulation, gateway = make()
+    client = simulation.submit(gateway, [1, 2, 3, 4, 5], 40)
+    run_until(simulation, lambda: len(client.got[0]) >= 2)
+    link = simulation.links[0]
+    (worker,) = simulation.core.cell.fleet.workers.values()
+    (sequence,) = worker.sequences.values()
+    beyond = sequence.length + (2 if calm else 1)
+    assert beyond <= len(sequence.blocks) * worker.block_tokens
+    tokens = array("I", [7] if calm else [])
+    simulation.feed(
+        Reported(
+            simulation.now_us, link.epoch, worker.steps + 1, 1, slots=[sequence.slot], counts=[len(tokens)],
+            tokens=tokens, computed_len=[beyond],
+        )
+    )  # fmt: skip
+    assert len(simulation.closed) == 1 and f"computed_len {beyond} is impossible" in simulation.closed[0]
+    assert counters(simulation)["protocol_errors"] == 1 and not simulation.core.cell.fleet.workers
+    run_until(simulation, lambda: client.outcome)
+    assert client.outcome == "finished", "another epoch resumes it"

@@ -17,12 +17,13 @@ INFO_TIMEOUT_S = 5.0
 
 
 class GrpcTarget:
-    """octavo.v1.InferenceService at grpc://host:port."""
+    """octavo.v1.InferenceService at grpc://host:port. `multiplex`: the SDK's own way, all requests on one stream."""
 
-    def __init__(self, url: str, api_key: str = "", model: str = "") -> None:
+    def __init__(self, url: str, api_key: str = "", model: str = "", *, multiplex: bool = True) -> None:
         self._address = dial_address(url)
         self._model = model
-        self._client = AsyncClient(url, api_key=api_key, retry=NO_RETRY)
+        self._multiplex = multiplex
+        self._client = AsyncClient(url, api_key=api_key, retry=NO_RETRY, multiplex=multiplex)
 
     async def __aenter__(self) -> Self:
         return self
@@ -37,6 +38,7 @@ class GrpcTarget:
             raise InternalError("the gateway serves no such model; see `octavo status`")
         facts: dict[str, Any] = {
             "protocol": "grpc",
+            "multiplex": self._multiplex,
             "model": found.id,
             "model_fingerprint": found.fingerprint,
             **await self._settings(),

@@ -18,6 +18,7 @@ COLUMNS = {
     "tpot_p50": "TPOT p50, ms",
     "throughput/output": "output, tokens/s",
     "throughput/total": "total, tokens/s",
+    "cached_share": "cached",
     "errors": "errors",
 }
 """Figure -> its heading with the unit."""

@@ -50,13 +50,14 @@ class Options:
     stop_at_eos: bool = False
     cost_per_hour: float = 0.0
     fit: bool = False
+    multiplex: bool = True
 
 
-def target_of(url: str, api_key: str = "", model: str = "") -> Target:
+def target_of(url: str, api_key: str = "", model: str = "", *, multiplex: bool = True) -> Target:
     """http(s)://.../v1 is an OpenAI-compatible server, everything else one of our gateways."""
-    return (
-        HttpTarget(url, api_key, model) if url.startswith(("http://", "https://")) else GrpcTarget(url, api_key, model)
-    )
+    if url.startswith(("http://", "https://")):
+        return HttpTarget(url, api_key, model)
+    return GrpcTarget(url, api_key, model, multiplex=multiplex)
 
 
 def plan_of(options: Options) -> Plan:

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.errors import OctavoError
 
 from octavo_cli.bench.work import BadPlan
-from octavo_cli.check import isolation, logprobs, parity, quality, reclaim, sampling, stops, usage
+from octavo_cli.check import isolation, logprobs, parity, quality, reclaim, sampling, stops, tools, usage
 from octavo_cli.check.reference import Reference
 from octavo_cli.check.result import Check, Result, Unjudged, Wrong
 from octavo_cli.check.subject import Subject
@@ -21,6 +21,7 @@ CHECKS: Mapping[str, Check] = {
     "sampling": sampling.check,
     "stops": stops.check,
     "usage": usage.check,
+    "tools": tools.check,
     "isolation": isolation.check,
     "reclaim": reclaim.check,
     "quality": quality.check,

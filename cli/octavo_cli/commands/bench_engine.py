@@ -37,13 +37,18 @@ def engine(
         str,
         typer.Option("--services", help="Weights to measure through the services, comma-separated; none: leave out."),
     ] = "bf16,int8",
+    compare_calls: Annotated[
+        bool, typer.Option("--compare-calls", help="Through the services with a stream per request too, in turn.")
+    ] = False,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
     """Prefill and decode of the bare engine, ms per step and % of the floor; peers and services beside it, and which bounds are met.
 
     Takes settings as flags."""
     through = tuple(name for name in services.split(",") if name and name != "none")
-    plan = EnginePlan(check_rows(rows.split(",")), rounds, steps, peers, parse_peers(peer or []), through)
+    plan = EnginePlan(
+        check_rows(rows.split(",")), rounds, steps, peers, parse_peers(peer or []), through, compare_calls
+    )
     figures, notes = measure_engine(load_settings(context.args, os.environ), plan)
     show(figures, notes, json_path)
     if json_path != "-" and (found := verdicts(figures.results)):

@@ -71,6 +71,9 @@ def serve(
     stop_at_eos: Annotated[bool, typer.Option("--stop-at-eos", help="Answers may end before --max-tokens.")] = False,
     fit: Annotated[bool, typer.Option("--fit", help="Leave out what the context cannot hold.")] = False,
     cost_per_hour: Annotated[float, typer.Option("--cost-per-hour", help="Of the machines that serve.")] = 0.0,
+    multiplex: Annotated[
+        bool, typer.Option("--multiplex/--no-multiplex", help="gRPC: all requests on one stream, or a stream each.")
+    ] = True,
     model: Annotated[str, typer.Option("--model", help="Served model id.")] = "",
     run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
     api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
@@ -102,6 +105,7 @@ def serve(
         stop_at_eos=stop_at_eos,
         cost_per_hour=cost_per_hour,
         fit=fit,
+        multiplex=multiplex,
     )
     check_output("json", json_path)
     check_output("html", html_path)
@@ -126,7 +130,7 @@ def serve(
 
 async def _run(address: str, api_key: str, model: str, options: Options, do_sweep: bool) -> Measured:
     shorten_slices(WAKEUP_SLICE_US)  # punctual beside a server that computes on the same cores
-    async with target_of(address, api_key, model) as target:
+    async with target_of(address, api_key, model, multiplex=options.multiplex) as target:
         if do_sweep:
             return await sweep(target, lambda rate: plan_at(options, rate), options.rate, tell)
         return await measure(target, plan_of(options), tell)

@@ -22,6 +22,9 @@ ROWS = (
     "decode/int8/b16", "decode/int8/b16/kv-int8", "decode/bf16/b32", "decode/bf16/b16/sampled", "decode/bf16/b1/ctx4096",
 )  # fmt: skip
 SERVICES = Workload(streams=16, prompt_tokens=128, output_tokens=128)
+MULTIPLEXED, PLAIN = "multiplexed", "plain"
+WAYS = (MULTIPLEXED, PLAIN)
+"""How a client's requests travel: on one stream, as the SDK has it by default, or on a stream each."""
 ALONE = Workload(streams=1, prompt_tokens=128, output_tokens=4)
 """For the time to the first token: nothing else runs, so that what the services add is theirs."""
 
@@ -39,14 +42,16 @@ class EnginePlan:
     """Other peers: name -> command (see peers.py)."""
     services: tuple[str, ...] = ("bf16", "int8")
     """Weights with which the way through the services is measured; none: it is left out."""
+    compare_calls: bool = False
+    """Through the services also with a stream per request, in turn with the SDK's own way."""
 
 
 @dataclass(slots=True)
 class Found:
-    """Samples per row name, passes per weights, and what there is to say beside the figures."""
+    """Samples per row name, passes per weights and way of calling, and what there is to say beside the figures."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
-    passes: dict[str, list[Pass]] = field(default_factory=dict)
+    passes: dict[tuple[str, str], list[Pass]] = field(default_factory=dict)
     added_ttft_ms: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
@@ -71,10 +76,10 @@ def measure_engine(settings: Settings, plan: EnginePlan) -> tuple[Figures, list[
                     if number and answer is not None:
                         found.add(f"peer/{peer.name}/{row}", answer)
         for weights in plan.services:
-            _through_services(found, engine, weights, flags, plan.rounds)
+            _through_services(found, engine, weights, flags, plan)
     found.notes += [f"peer {peer.name} has no {row}: {why}" for peer in peers for row, why in peer.skipped.items()]
-    results = _figures(found, peers)
-    config = {"rounds": plan.rounds, "steps": plan.steps, "loop": "closed", **found.facts}
+    results = figures_of(found, peers)
+    config = {"rounds": plan.rounds, "steps": plan.steps, "loop": "closed", "calls": MULTIPLEXED, **found.facts}
     return Figures("engine", tuple(results), config), [*found.notes, *floor_notes(results)]
 
 
@@ -90,18 +95,20 @@ def _one(found: Found, engine: Child, row: str, steps: int, *, keep: bool) -> No
         found.add(row, answer)
 
 
-def _through_services(found: Found, engine: Child, weights: str, flags: Sequence[str], rounds: int) -> None:
+def _through_services(found: Found, engine: Child, weights: str, flags: Sequence[str], plan: EnginePlan) -> None:
     """The same prompts and outputs by the bare engine and through the services, in turn."""
     row = f"run/{weights}/b{SERVICES.streams}/ctx{SERVICES.prompt_tokens}"
     print(f"octavo: starting a cluster with {weights} weights", file=sys.stderr)
     with running_services([*flags, "--engine.weights", weights]) as services:
         found.facts[f"services/{weights}/start_s"] = f"{services.ready_s:.2f}"
-        for number in range(rounds + 1):
+        for number in range(plan.rounds + 1):
             answer = engine.ask(do="row", row=row, steps=SERVICES.output_tokens)
-            passed = services.run(SERVICES)
             if number:
                 found.add(row, answer)
-                found.passes.setdefault(weights, []).append(passed)
+            for way in WAYS if plan.compare_calls else WAYS[:1]:
+                passed = services.run(SERVICES, multiplex=way == MULTIPLEXED)
+                if number:
+                    found.passes.setdefault((weights, way), []).append(passed)
             _first_token(found, engine, services, weights, keep=number > 0)
         found.facts[f"services/{weights}/worker_pss_mb"] = f"{services.worker_pss_bytes() / 1e6:.0f}"
 
@@ -114,7 +121,8 @@ def _first_token(found: Found, engine: Child, services: Services, weights: str, 
         found.added_ttft_ms.setdefault(weights, []).append(passed.ttft_ms - 1e3 * bare["seconds"])
 
 
-def _figures(found: Found, peers: Sequence[Peer]) -> list[Figure]:
+def figures_of(found: Found, peers: Sequence[Peer]) -> list[Figure]:
+    """The rows of everything that was found."""
     results: list[Figure] = []
     for name, samples in found.samples.items():
         results += engine_figures(name, samples)
@@ -125,9 +133,11 @@ def _figures(found: Found, peers: Sequence[Peer]) -> list[Figure]:
         if name.endswith("/sampled") and name.removesuffix("/sampled") in found.samples:
             greedy = found.samples[name.removesuffix("/sampled")]
             results.append(ratio_figure(f"over/greedy/{name}", samples, greedy))
-    for weights, passes in found.passes.items():
+    for (weights, way), passes in found.passes.items():
         row = f"run/{weights}/b{SERVICES.streams}/ctx{SERVICES.prompt_tokens}"
-        results += service_figures(weights, passes, found.samples[row], len(os.sched_getaffinity(0)))
+        point = f"services/{weights}/c16" if way == MULTIPLEXED else f"services/{weights}/c16/{way}"
+        results += service_figures(point, passes, found.samples[row], len(os.sched_getaffinity(0)))
+    for weights in found.added_ttft_ms:
         results.append(figure_of(f"services/{weights}/c1/ttft_over_engine", found.added_ttft_ms[weights], "ms"))
     return results
 

@@ -31,9 +31,8 @@ def ratio_figure(name: str, ours: Sequence[Sample], theirs: Sequence[Sample]) ->
     return figure_of(name, ratios, "ratio")
 
 
-def service_figures(weights: str, passes: Sequence[Pass], bare: Sequence[Sample], cores: int) -> list[Figure]:
+def service_figures(point: str, passes: Sequence[Pass], bare: Sequence[Sample], cores: int) -> list[Figure]:
     """The way through the services against the bare engine's run of the same prompts, and CPU per step and message."""
-    point = f"services/{weights}/c16"
     rates = [item.tokens / item.wall_s for item in passes]
     bare_rates = [sample["tokens"] / sample["seconds"] for sample in bare]
     over = [rate / engine for rate, engine in zip(rates, bare_rates, strict=True)]

@@ -56,11 +56,11 @@ class Services:
         self.url, self.state, self.ready_s = url, state, ready_s
         self._seed = 0
 
-    def run(self, work: Workload) -> Pass:
-        """Raises OctavoError when a request failed."""
+    def run(self, work: Workload, *, multiplex: bool = True) -> Pass:
+        """`multiplex` as the SDK has it. Raises OctavoError when a request failed."""
         self._seed += 1  # other prompts, so that none is cached
         before, steps = services_cpu_s(self.state), self._steps()
-        run = asyncio.run(_closed_loop(self.url, work, self._seed))
+        run = asyncio.run(_closed_loop(self.url, work, self._seed, multiplex))
         after = services_cpu_s(self.state)
         answers = run.answered()
         if len(answers) < work.streams:
@@ -88,10 +88,10 @@ class Services:
         return int(dict(status.counters)["steps"])
 
 
-async def _closed_loop(url: str, work: Workload, seed: int) -> Run:
+async def _closed_loop(url: str, work: Workload, seed: int, multiplex: bool) -> Run:
     """Every stream asks once, greedy, with a prompt of its own; no warm-up, whose CPU would count."""
     shape = Shape(work.streams, work.prompt_tokens, work.output_tokens, seed=seed)
-    async with GrpcTarget(url, "") as target:
+    async with GrpcTarget(url, "", multiplex=multiplex) as target:
         runner = Runner(target, await target.describe(), Asking(seed=seed, cache_salt=f"engine-{seed}"))
         return await runner.closed_loop(make_workload("random", shape).sessions, work.streams)
 

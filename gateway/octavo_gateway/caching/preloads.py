@@ -81,6 +81,8 @@ def continue_preload(admission: Admission, params: RequestParams, preload: Prelo
     """Prompt ids: the preload's, then the request's own text, which never begins anew."""
     head = list(preload.token_ids)
     if params.kind == "chat":
+        if params.tools:
+            raise check.invalid("tools", "a preload stands where they would be told; name one or the other")
         if preload.form == "system":
             return head + admission.chat.encode_behind_system(
                 params.messages, add_generation_prompt=params.add_generation_prompt

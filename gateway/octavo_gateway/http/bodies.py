@@ -20,13 +20,39 @@ class ContentPart(msgspec.Struct):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class ToolCallBody(msgspec.Struct):
+    function: CalledFunction
+    id: str = ""
+    type: str = "function"
+
+
 class Message(msgspec.Struct):
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCallBody] | None = None
+    tool_call_id: str | None = None
     function_call: Any = None
     audio: Any = None
+
+
+class OfferedFunction(msgspec.Struct):
+    """`strict` asks for arguments that cannot miss the schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolBody(msgspec.Struct):
+    type: str
+    function: OfferedFunction
 
 
 class CacheBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +123,9 @@ class ChatBody(GenerationBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    tools: list[ToolBody] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):

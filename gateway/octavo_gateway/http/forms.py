@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -9,13 +10,16 @@ from msgspec import UNSET, UnsetType
 
 from octavo_gateway.http.logprobs import CompletionLogprobsForm, chat_logprobs
 from octavo_gateway.http.shapes import (
+    CallBody,
+    CalledFunction,
     ChatChoice,
     ChatChunkChoice,
     ChatDelta,
     ChatMessageBody,
     CompletionChoice,
 )
-from octavo_gateway.requests import Delta, TokenLogprob
+from octavo_gateway.requests import Delta, TokenLogprob, ToolCall
+from octavo_gateway.tool_calls import ToolText
 
 
 @dataclass(slots=True)
@@ -28,6 +32,7 @@ class WholeChoice:
     finish_reason: str | None = None
     stop_hit: str = ""
     tokens: int = 0
+    tool_calls: Sequence[ToolCall] = ()
 
     def take(self, delta: Delta) -> None:
         if is_echo(delta) and not self.tokens:
@@ -37,6 +42,7 @@ class WholeChoice:
         self.tokens = delta.token_end
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.stop_hit = delta.stop_hit or self.stop_hit
+        self.tool_calls = delta.tool_calls or self.tool_calls
 
 
 class Ended(Protocol):
@@ -85,37 +91,58 @@ def is_echo(delta: Delta) -> bool:
 
 
 class ChatForm:
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions. With `tools`, text that is a call is shown as one, whole, with the choice's last chunk."""
 
     id_prefix, whole_object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, logprobs: bool, stops: StopReasons) -> None:
+    def __init__(self, logprobs: bool, stops: StopReasons, tools: frozenset[str] = frozenset()) -> None:
         self._logprobs = logprobs
         self._stops = stops
+        self._tools = tools
+        self._splits: dict[int, ToolText] = {}
         self._begun: set[int] = set()
+
+    def _content(self, index: int, delta: Delta) -> str:
+        """The delta's text that is no part of a call."""
+        if not self._tools:
+            return delta.text
+        split = self._splits.setdefault(index, ToolText(self._tools))
+        content = split.feed(delta.text)
+        return content + split.finish() if delta.finish_reason else content
 
     def chunk(self, index: int, delta: Delta) -> ChatChunkChoice | None:
         """The role goes with the first chunk of a choice that has something to show."""
-        if not delta.text and not delta.finish_reason and not (self._logprobs and delta.logprobs):
+        content = self._content(index, delta)
+        if not content and not delta.finish_reason and not (self._logprobs and delta.logprobs):
             return None
         first = index not in self._begun
         self._begun.add(index)
+        calls = [_call(call, number) for number, call in enumerate(delta.tool_calls)] or UNSET
+        empty = None if calls else ""
         return ChatChunkChoice(
             index,
-            ChatDelta("assistant" if first else UNSET, delta.text if delta.text or first else UNSET),
+            ChatDelta("assistant" if first else UNSET, content or empty if content or first else UNSET, calls),
             chat_logprobs(delta.logprobs) if self._logprobs else None,
             delta.finish_reason,
             self._stops.shown(delta),
         )
 
     def whole(self, index: int, choice: WholeChoice) -> ChatChoice:
+        content: str | None = "".join(choice.texts)
+        if choice.tool_calls:
+            split = ToolText(self._tools)
+            content = (split.feed("".join(choice.texts)) + split.finish()) or None
         return ChatChoice(
             index,
-            ChatMessageBody("".join(choice.texts)),
+            ChatMessageBody(content, tool_calls=[_call(call) for call in choice.tool_calls] or UNSET),
             chat_logprobs(choice.logprobs) if self._logprobs else None,
             choice.finish_reason,
             self._stops.shown(choice),
         )
+
+
+def _call(call: ToolCall, index: int | UnsetType = UNSET) -> CallBody:
+    return CallBody(call.id, CalledFunction(call.name, call.arguments), index=index)
 
 
 class CompletionForm:

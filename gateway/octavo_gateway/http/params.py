@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from octavo.errors import FieldViolation, InvalidRequest, OctavoError
 
 from octavo_gateway.caching.rules import one_salt
 from octavo_gateway.http.bodies import CacheBody, ChatBody, CompletionBody, GenerationBody, Message, PauseBody
-from octavo_gateway.requests import ChatMessage, RequestParams
+from octavo_gateway.requests import ChatMessage, RequestParams, ToolCall
 
 MAX_PROMPTS = 256
 """Prompts in one /v1/completions body; each is a request of its own inside."""
@@ -52,6 +53,7 @@ def chat_params(body: ChatBody) -> RequestParams:
     params = _common(body, "chat")
     params.messages = chat_messages(body.messages)
     params.add_generation_prompt = body.add_generation_prompt is not False
+    params.tools, params.tool_choice = _tools(body), _tool_choice(body)
     if body.max_completion_tokens is not None:
         if body.max_tokens not in (None, body.max_completion_tokens):
             raise InvalidRequest("max_tokens: differs from max_completion_tokens; send one of them", field="max_tokens")
@@ -63,16 +65,63 @@ def chat_params(body: ChatBody) -> RequestParams:
     return params
 
 
+def _tools(body: ChatBody) -> list[dict[str, Any]]:
+    """In the shape that templates know, without what was not said."""
+    made = []
+    for i, tool in enumerate(body.tools or ()):
+        at, said = f"tools[{i}]", tool.function
+        if tool.type != "function":
+            raise InvalidRequest(f"{at}.type: {tool.type[:40]!r} is unknown; use function", field=f"{at}.type")
+        if said.strict:
+            raise InvalidRequest(
+                f"{at}.function.strict: arguments are not bound to the schema yet; leave the field out",
+                field=f"{at}.function.strict",
+            )
+        given = {"name": said.name, "description": said.description, "parameters": said.parameters}
+        kept = {key: value for key, value in given.items() if value is not None}
+        made.append({"type": "function", "function": kept})
+    if made and body.parallel_tool_calls is False:
+        raise InvalidRequest(
+            "parallel_tool_calls: false is not built yet; leave the field out and use the first call",
+            field="parallel_tool_calls",
+        )
+    return made
+
+
+def _tool_choice(body: ChatBody) -> str:
+    """A named function becomes its name, which the gateway refuses as it does `required`."""
+    choice = body.tool_choice
+    if not isinstance(choice, dict):
+        return choice or ""
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return f"function {name}" if isinstance(name, str) else "an object"
+
+
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
     """Content as one string each. Raises InvalidRequest naming `messages[i].field`."""
     return [
-        ChatMessage(message.role, _content(message, f"messages[{i}]"), message.name or "")
+        ChatMessage(
+            message.role,
+            _content(message, f"messages[{i}]"),
+            message.name or "",
+            _calls(message, f"messages[{i}]"),
+            message.tool_call_id or "",
+        )
         for i, message in enumerate(messages)
     ]
 
 
+def _calls(message: Message, where: str) -> list[ToolCall]:
+    for i, call in enumerate(message.tool_calls or ()):
+        if call.type != "function":
+            field = f"{where}.tool_calls[{i}].type"
+            raise InvalidRequest(f"{field}: {call.type[:40]!r} is unknown; use function", field=field)
+    return [ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+
+
 def _content(message: Message, where: str) -> str:
-    for field in ("tool_calls", "function_call", "audio"):
+    for field in ("function_call", "audio"):
         if getattr(message, field):
             raise InvalidRequest(f"{where}.{field}: not built yet; leave the field out", field=f"{where}.{field}")
     if message.content is None:

@@ -1,6 +1,6 @@
 """Fields that clients know from OpenAI or vLLM and that Octavo does not serve: refused, never silently ignored.
 
-Unknown names are ignored, as vLLM does; so are user, metadata, service_tier, and parallel_tool_calls (no tools, no effect).
+Unknown names are ignored, as vLLM does; so are user, metadata and service_tier.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ COMPLETION_ONLY: Mapping[str, tuple[Any, ...]] = {
     "prompt_embeds": _OFF,
 }
 CHAT_ONLY: Mapping[str, tuple[Any, ...]] = {
-    "tools": _OFF,
-    "tool_choice": (None, "none", "auto"),
     "functions": _OFF,
     "function_call": (None, "none", "auto"),
     "reasoning_effort": (None, "none"),

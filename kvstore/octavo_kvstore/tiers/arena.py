@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import xxhash
 
@@ -20,12 +21,17 @@ from octavo_kvstore.arena_file import ArenaFile, ArenaFolder
 from octavo_kvstore.block import Block, Payload, check_block, check_key
 from octavo_kvstore.index import OVERHEAD_BYTES, Clock, Entry, IsPinned, TierIndex
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
-from octavo_kvstore.tier import IndexedTier, Put, Tier
+from octavo_kvstore.tier import IndexedTier, Lane, Put, Tier
 
 log = logging.getLogger("octavo.kvstore.arena")
 
 PAGE_BYTES = 4096
 MIN_SLOTS = 2
+KEPT_SHARE = 4
+"""Of the slots, as 1/KEPT_SHARE, that may be kept for the tiers below; payloads are copied for them beyond."""
+OWNER = 0
+"""Among clients: this store."""
+Release = Callable[[], None]
 SLOT_COUNTS = ("arena_slots", "arena_reserved", "arena_lent")
 
 
@@ -68,6 +74,7 @@ class ArenaTier(IndexedTier[int | Payload]):
         self._reserved: dict[int, _Reserved] = {}
         self._lent: dict[int, Counter[int]] = {}  # slot -> times lent out, by client
         self._orphans: set[int] = set()
+        self._kept: dict[int, int] = {}  # slot -> how many still write it down; lent to OWNER meanwhile
         self._closed = False
 
     # the file
@@ -94,7 +101,8 @@ class ArenaTier(IndexedTier[int | Payload]):
         if file is not None and slot_bytes == file.slot_bytes:
             return file
         slots = self._capacity_bytes // slot_bytes
-        if self._closed or slots < MIN_SLOTS or (file is not None and (self._reserved or self._lent)):
+        in_use = self._reserved or self._lent.keys() - self._kept.keys()
+        if self._closed or slots < MIN_SLOTS or (file is not None and in_use):
             return None
         fresh = ArenaFile(self._folder, slots, slot_bytes)
         for key, entry in self._index.entries():
@@ -104,6 +112,9 @@ class ArenaTier(IndexedTier[int | Payload]):
         if file is not None:
             file.close()
         self._file = fresh
+        self._lent.clear()
+        self._kept.clear()
+        self._orphans.clear()
         self._free, self._generations = [], [1] * slots
         return self._file
 
@@ -123,9 +134,12 @@ class ArenaTier(IndexedTier[int | Payload]):
             fits = index.make_room({namespace: file.slot_bytes}, victims) and (
                 index.used_bytes + file.slot_bytes <= index.allowed_bytes
             )
+            orphans = len(self._orphans)
             self._let_go(victims, evicted)
             if not fits:
                 return None
+            if len(self._orphans) > orphans:
+                continue  # what was evicted is still copied from: its slot is no room yet
             if self._free:
                 break
             self._free.extend(reversed(file.back()))
@@ -239,7 +253,9 @@ class ArenaTier(IndexedTier[int | Payload]):
                 self._index.corrupt += 1
                 self._release(self._index.leave(key))
 
-    def lift(self, key: bytes, layout: bytes, below: Tier) -> tuple[Block | None, list[bytes]]:
+    def lift(
+        self, key: bytes, layout: bytes, below: Tier, lane: Lane | None = None
+    ) -> tuple[Block | None, list[bytes]]:
         """Reads a block of the tier below into a slot of its own; (the block without payload bytes of its own, evicted keys).
 
         The payload is a view of the slot and valid only while the key is pinned. (None, ...) when that was no hit, or there was
@@ -254,7 +270,7 @@ class ArenaTier(IndexedTier[int | Payload]):
         if slot is None or file is None:
             return None, evicted
         try:
-            block = below.read_into(key, layout, file.map.slot(slot))
+            block = below.read_into(key, layout, file.map.slot(slot), lane)
         except BaseException:
             with self._lock:
                 del self._reserved[slot]
@@ -348,37 +364,61 @@ class ArenaTier(IndexedTier[int | Payload]):
                 refs.append(SlotRef(slot, self._generations[slot], length, 0))
             return refs, [key for key in evicted if key not in self._index]
 
-    def commit(self, client: int, ref: SlotRef, block: Block, *, copy: bool) -> tuple[Put, list[bytes], Block | None]:
+    def commit(
+        self, client: int, ref: SlotRef, block: Block, *, readers: int = 0
+    ) -> tuple[Put, list[bytes], Block | None, Release | None]:
         """Takes over a slot that the client filled with `block` (whose payload is ignored).
 
         REFUSED: it is not the client's, was reserved for another key or length, or its bytes do not have the checksum. The block
-        that comes back, None unless STORED, has with `copy` a payload of its own for whoever writes it further down.
+        that comes back, None unless STORED, is for `readers` who write it further down: its payload is the slot itself,
+        which is filled by nobody until each of them has called the last value; where too many slots are kept so, a copy
+        and None.
         """
         check_block(block)
         with self._lock:
             reserved = self._reserved.get(ref.slot)
             file = self._file
             if file is None or reserved is None or reserved.client != client or reserved.key != block.key:
-                return Put.REFUSED, [], None
+                return Put.REFUSED, [], None, None
             if self._generations[ref.slot] != ref.generation or reserved.length != ref.length:
-                return Put.REFUSED, [], None
+                return Put.REFUSED, [], None, None
+            keep = readers > 0 and len(self._kept) < file.slots // KEPT_SHARE
         payload: Payload = file.map.slot(ref.slot)[: ref.length]
-        if copy:
+        if readers and not keep:
             payload = bytes(payload)  # first, and checked afterwards: the client can still write
         intact = xxhash.xxh3_64_intdigest(payload) == block.checksum
         whole = replace(block, payload=payload)
         evicted: list[bytes] = []
         with self._lock:
             if self._reserved.get(ref.slot) is not reserved or self._closed:
-                return Put.REFUSED, [], None  # its client was found dead meanwhile; the slot may be another's by now
+                return (
+                    Put.REFUSED,
+                    [],
+                    None,
+                    None,
+                )  # its client was found dead meanwhile; the slot may be another's by now
             del self._reserved[ref.slot]
             if not intact or self._index.known(whole) or not self._quota_fits(whole, evicted):
                 self._free.append(ref.slot)
-                return (Put.KNOWN if intact and block.key in self._index else Put.REFUSED), evicted, None
+                return (Put.KNOWN if intact and block.key in self._index else Put.REFUSED), evicted, None, None
             if block.key in self._index:
                 self._release(self._index.leave(block.key))
             self._fill(ref.slot, whole)
-            return Put.STORED, evicted, whole
+            if not keep:
+                return Put.STORED, evicted, whole, None
+            self._kept[ref.slot] = readers
+            self._lent.setdefault(ref.slot, Counter())[OWNER] += 1
+        return Put.STORED, evicted, whole, partial(self._read_to_end, file, ref.slot)
+
+    def _read_to_end(self, file: ArenaFile, slot: int) -> None:
+        """One who wrote the slot's block further down is done with it."""
+        with self._lock:
+            if self._file is not file or slot not in self._kept:
+                return
+            self._kept[slot] -= 1
+            if not self._kept[slot]:
+                del self._kept[slot]
+                self._take_back(OWNER, slot)
 
     def give_up(self, client: int, slots: Sequence[int]) -> None:
         """The client fills these reserved slots no more."""
@@ -421,7 +461,8 @@ class ArenaTier(IndexedTier[int | Payload]):
         """How many slots there are, and how many clients have."""
         with self._lock:
             total = self._file.slots if self._file is not None else 0
-            return dict(zip(SLOT_COUNTS, (total, len(self._reserved), len(self._lent)), strict=True))
+            lent = sum(any(client != OWNER for client in clients) for clients in self._lent.values())
+            return dict(zip(SLOT_COUNTS, (total, len(self._reserved), lent), strict=True))
 
 
 def _slot_bytes(block_bytes: int) -> int:

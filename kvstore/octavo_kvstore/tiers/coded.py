@@ -110,7 +110,12 @@ class CodedTier(Tier):
         """The block as it lies below; None when its key cannot be had."""
         told = self._shapes.get(block.layout)
         shape = told.shape if told else None
-        payload = block.payload if isinstance(block.payload, bytes) else bytes(block.payload)
+        payload = block.payload
+        if not isinstance(payload, bytes):
+            # a slot that a worker could still write to: what is coded must be what it said
+            payload = bytes(payload)
+            if xxhash.xxh3_64_intdigest(payload) != block.checksum:
+                return None
         exact = bool(told and told.exact) or block.meta.lossy  # quantized once at most
         speed = self.reads.bytes_per_s or self.writes.bytes_per_s
         form, body = self._chooser.encode(payload, shape, exact=exact, link_bytes_per_s=speed)

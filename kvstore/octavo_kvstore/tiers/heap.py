@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from octavo_kvstore.block import Block, check_block, check_key
 from octavo_kvstore.index import OVERHEAD_BYTES, Clock, Entry, IsPinned, TierIndex
@@ -39,6 +40,8 @@ class HeapTier(IndexedTier[Block]):
             return Put.KNOWN
         if block.key in self._index:  # under another layout, or its time is over
             self._index.leave(block.key)
+        if not isinstance(block.payload, bytes):
+            block = replace(block, payload=bytes(block.payload))  # a view is of somebody else's memory
         size = len(block.payload) + OVERHEAD_BYTES
         if self._closed or not self._index.make_room({block.meta.namespace: size}, evicted):
             self._index.refused += 1

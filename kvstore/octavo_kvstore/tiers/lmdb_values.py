@@ -12,6 +12,7 @@ from octavo_kvstore.block import Block, Payload
 from octavo_kvstore.index import Clock, Entry, IsPinned
 from octavo_kvstore.limits import NO_LIMITS, TierLimits
 from octavo_kvstore.record import HEADER_BYTES, Header, decode_header, encode_header
+from octavo_kvstore.tier import Lane
 from octavo_kvstore.tiers.nvme import PAGE_BYTES, NvmeTier
 
 _PAGE_HEADER_BYTES = 16
@@ -51,7 +52,9 @@ class LmdbTier(NvmeTier[None]):
     def _load_record(self, key: bytes, value: memoryview, header: Header) -> tuple[None, int] | None:
         return (None, disk_bytes(header.length)) if len(value) == HEADER_BYTES + header.length else None
 
-    def _read_payload(self, key: bytes, entry: Entry[None], room: memoryview | None) -> Payload | None:
+    def _read_payload(
+        self, key: bytes, entry: Entry[None], room: memoryview | None, lane: Lane | None
+    ) -> Payload | None:
         environment = self._env
         if environment is None:
             return None

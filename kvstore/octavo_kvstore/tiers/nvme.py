@@ -23,7 +23,7 @@ from octavo_kvstore.block import Block, Payload, check_block, check_key
 from octavo_kvstore.index import Clock, Entry, IsPinned, Place, TierIndex
 from octavo_kvstore.limits import TierLimits
 from octavo_kvstore.record import HEADER_BYTES, Header, decode_header
-from octavo_kvstore.tier import IndexedTier, Put
+from octavo_kvstore.tier import IndexedTier, Lane, Put
 from octavo_kvstore.tiers.folder import TierFolder
 from octavo_kvstore.tiers.probe import problem_in
 
@@ -92,7 +92,9 @@ class NvmeTier(IndexedTier[Place]):
         """Place and size of a record found at start; None when it is not whole."""
 
     @abc.abstractmethod
-    def _read_payload(self, key: bytes, entry: Entry[Place], room: memoryview | None) -> Payload | None:
+    def _read_payload(
+        self, key: bytes, entry: Entry[Place], room: memoryview | None, lane: Lane | None
+    ) -> Payload | None:
         """The checked payload, in `room` where the backend can; None when it is damaged, gone or overwritten."""
 
     @abc.abstractmethod
@@ -164,7 +166,7 @@ class NvmeTier(IndexedTier[Place]):
                     continue
                 place, size = loaded
                 entry = Entry(header.parent, header.layout, header.checksum, header.length, size, header.meta, place)
-                if check_values and self._read_payload(key, entry, None) is None:
+                if check_values and self._read_payload(key, entry, None, None) is None:
                     damaged.append(key)
                     continue
                 found.append((header.use_number, key, entry))
@@ -202,12 +204,12 @@ class NvmeTier(IndexedTier[Place]):
                 return outcomes, [key for key in dict.fromkeys(key for key, _ in evicted) if key not in self._index]
 
     def get(self, key: bytes, layout: bytes) -> Block | None:
-        return self._get(key, layout, None)
+        return self._get(key, layout, None, None)
 
-    def read_into(self, key: bytes, layout: bytes, room: memoryview) -> Block | None:
-        return self._get(key, layout, room)
+    def read_into(self, key: bytes, layout: bytes, room: memoryview, lane: Lane | None = None) -> Block | None:
+        return self._get(key, layout, room, lane)
 
-    def _get(self, key: bytes, layout: bytes, room: memoryview | None) -> Block | None:
+    def _get(self, key: bytes, layout: bytes, room: memoryview | None, lane: Lane | None) -> Block | None:
         check_key(key)
         with self._lock:
             entry = self._index.find(key, layout)
@@ -220,7 +222,7 @@ class NvmeTier(IndexedTier[Place]):
         payload: Payload | None = None
         failure = ""
         try:
-            payload = self._read_payload(key, entry, room)
+            payload = self._read_payload(key, entry, room, lane)
         except (*BROKEN, OSError) as error:
             failure = f"{type(error).__name__}: {error}"
         except lmdb.Error as error:

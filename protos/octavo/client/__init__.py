@@ -18,6 +18,7 @@ from octavo.client.types import (
     TokenCount,
     TokenLogprob,
     Tokens,
+    ToolCall,
     Usage,
 )
 
@@ -42,5 +43,6 @@ __all__ = [
     "TokenCount",
     "TokenLogprob",
     "Tokens",
+    "ToolCall",
     "Usage",
 ]

@@ -12,10 +12,11 @@ import grpc.aio
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from octavo.client import wire
+from octavo.client.calls import Calls, Kind, Request
 from octavo.client.faults import error_from
 from octavo.client.retry import RetryPolicy
-from octavo.client.stream import AsyncStream, Metadata
-from octavo.client.targets import Target, Targets
+from octavo.client.stream import AsyncStream
+from octavo.client.targets import Targets
 from octavo.client.types import Cancellation, Completion, ModelInfo, Pausing, TokenCount, Tokens
 from octavo.client.wire import MessageLike, Prompt, RequestOptions
 from octavo.errors import InvalidRequest
@@ -32,6 +33,8 @@ class AsyncClient:
 
     `deadline_s` bounds every request that names none of its own. Every method raises the exceptions of
     `octavo.errors`; `traceparent` is taken from the caller's current OpenTelemetry context at the call.
+    Generations share one stream per gateway, which costs both sides far less than a stream each; `multiplex=False` gives
+    each its own. A stream that nobody reads holds what arrives of it in memory, and delays no other.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class AsyncClient:
         api_key: str = "",
         deadline_s: float = 600.0,
         retry: RetryPolicy | None = None,
+        multiplex: bool = True,
     ) -> None:
         self._targets = Targets(address)
         self._api_key = api_key
         self._deadline_s = deadline_s
         self._policy = retry or RetryPolicy()
+        self._calls = Calls(api_key, multiplex=multiplex)
         self._acks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -58,6 +63,7 @@ class AsyncClient:
         """Waits for acks under way, then closes the channels."""
         if self._acks:
             await asyncio.wait(self._acks, timeout=ACK_TIMEOUT_S)
+        await self._calls.close()
         await self._targets.close()
 
     async def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
@@ -74,33 +80,21 @@ class AsyncClient:
         """As `generate`, chunk by chunk; the call begins with the first iteration."""
         _with_id(options)
         request = wire.generate_request(prompt, options)
-
-        def call(target: Target, timeout_s: float, metadata: Metadata) -> Any:
-            return target.stub.Generate(request, timeout=timeout_s, metadata=metadata)
-
-        return self._stream(call, request.context, choices=max(1, request.options.n))
+        return self._stream("generate", request, request.context, choices=max(1, request.options.n))
 
     def chat_stream(self, messages: str | Sequence[MessageLike], **options: Unpack[RequestOptions]) -> AsyncStream:
         """As `chat`, chunk by chunk; the call begins with the first iteration."""
         _with_id(options)
         listed = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         request = wire.chat_request(listed, options)
-
-        def call(target: Target, timeout_s: float, metadata: Metadata) -> Any:
-            return target.stub.Chat(request, timeout=timeout_s, metadata=metadata)
-
-        return self._stream(call, request.context, choices=max(1, request.options.n))
+        return self._stream("chat", request, request.context, choices=max(1, request.options.n))
 
     def attach(self, request_id: str = "", *, idempotency_key: str = "", from_byte: int = 0) -> AsyncStream:
         """Joins a live generation, or replays a finished one, from a byte offset of each choice's text."""
         if not request_id and not idempotency_key:
             raise InvalidRequest("request_id: none given; name the request or its idempotency key", field="request_id")
         request = pb.AttachRequest(request_id=request_id, idempotency_key=idempotency_key, from_byte=from_byte)
-
-        def call(target: Target, timeout_s: float, metadata: Metadata) -> Any:
-            return target.stub.Attach(request, timeout=timeout_s, metadata=metadata)
-
-        return self._stream(call, pb.RequestContext(request_id=request_id), from_byte)
+        return self._stream("attach", request, pb.RequestContext(request_id=request_id), from_byte)
 
     async def cancel(self, request_id: str, reason: str = "client_cancel") -> Cancellation:
         """Stops a request; returns when its last block is back. An unknown or finished one is a no-op."""
@@ -162,10 +156,14 @@ class AsyncClient:
             for item in answer.models
         )
 
-    def _stream(self, call: Any, context: pb.RequestContext, from_byte: int = 0, choices: int = 0) -> AsyncStream:
+    def _stream(
+        self, kind: Kind, request: Request, context: pb.RequestContext, from_byte: int = 0, choices: int = 0
+    ) -> AsyncStream:
         return AsyncStream(
             self._targets,
-            call,
+            self._calls,
+            kind,
+            request,
             request_id=context.request_id,
             metadata=self._metadata(),
             deadline_s=context.deadline_ms / 1000.0 if context.deadline_ms else self._deadline_s,
@@ -201,7 +199,14 @@ class AsyncClient:
             carrier["authorization"] = f"Bearer {self._api_key}"
         return list(carrier.items())
 
+    @property
+    def multiplexed(self) -> bool:
+        """Whether generations share a stream with a gateway now: one that knows no sessions serves each by itself."""
+        return self._calls.multiplexed
+
     def _ack(self, request: pb.AckRequest) -> None:
+        if self._calls.ack(self._targets.current(), request):
+            return
         task = asyncio.get_running_loop().create_task(self._send_ack(request))
         self._acks.add(task)
         task.add_done_callback(self._acks.discard)

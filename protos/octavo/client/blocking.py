@@ -119,8 +119,9 @@ class Client:
         api_key: str = "",
         deadline_s: float = 600.0,
         retry: RetryPolicy | None = None,
+        multiplex: bool = True,
     ) -> None:
-        self._client = AsyncClient(address, api_key=api_key, deadline_s=deadline_s, retry=retry)
+        self._client = AsyncClient(address, api_key=api_key, deadline_s=deadline_s, retry=retry, multiplex=multiplex)
         self._loop = _LoopThread()
 
     def __enter__(self) -> Self:

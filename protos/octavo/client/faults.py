@@ -14,7 +14,7 @@ from octavo.errors import BY_STATUS, FieldViolation, InternalError, InvalidReque
 
 UNREACHABLE = "unreachable"
 """Reason of an Unavailable that no gateway sent: nothing listens, or the connection broke."""
-_DETAILS_KEY = "grpc-status-details-bin"
+DETAILS_KEY = "grpc-status-details-bin"
 
 
 def error_from(error: grpc.aio.AioRpcError, address: str = "") -> OctavoError:
@@ -55,7 +55,7 @@ Detail: TypeAlias = error_details_pb2.BadRequest | error_details_pb2.RetryInfo |
 
 def _details(error: grpc.aio.AioRpcError) -> Iterator[Detail]:
     for key, value in cast(Iterable[tuple[str, str | bytes]], error.trailing_metadata() or ()):
-        if key != _DETAILS_KEY or not isinstance(value, bytes):
+        if key != DETAILS_KEY or not isinstance(value, bytes):
             continue
         try:
             status = status_pb2.Status.FromString(value)

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import grpc.aio
 
 from octavo.client import wire
+from octavo.client.calls import Calls, Kind, Metadata, Request
 from octavo.client.faults import error_from
 from octavo.client.retry import RESUMABLE_REASONS, RetryPolicy
+from octavo.client.session import NoSessions
 from octavo.client.targets import Target, Targets
 from octavo.client.types import Cancellation, Chunk, Completion
 from octavo.errors import Cancelled, DeadlineExceeded, InternalError, OctavoError, Unavailable
 from octavo.v1 import inference_pb2 as pb
 
-Metadata = Sequence[tuple[str, str]]
 SERVER_DEADLINE_GRACE_S = 1.0
 """The server ends a request at its deadline and says so; the call itself lasts this much longer, to hear it."""
 
@@ -44,7 +45,9 @@ class AsyncStream:
     def __init__(
         self,
         targets: Targets,
-        first_call: Callable[[Target, float, Metadata], Any],
+        calls: Calls,
+        kind: Kind,
+        request: Request,
         *,
         request_id: str,
         metadata: Metadata,
@@ -64,7 +67,9 @@ class AsyncStream:
         self.completion: Completion | None = None
         """Set once the stream has ended."""
         self._targets = targets
-        self._first_call = first_call
+        self._calls = calls
+        self._kind = kind
+        self._request = request
         self._metadata = metadata
         self._policy = policy
         self._from_byte = from_byte
@@ -150,6 +155,8 @@ class AsyncStream:
                     raise self._final(error) from rpc_error
                 self._targets.failed(target)
                 await asyncio.sleep(pause_s)
+            except NoSessions:
+                continue  # the next call is a plain one
             except asyncio.CancelledError:
                 if self._closed:
                     raise Cancelled("the stream was closed") from None
@@ -162,10 +169,10 @@ class AsyncStream:
     def _open(self, target: Target) -> Any:
         timeout_s = max(0.001, self._ends_s - time.monotonic()) + SERVER_DEADLINE_GRACE_S
         if not self._first_token_s:
-            return self._first_call(target, timeout_s, self._metadata)
+            return self._calls.make(target, self._kind, self._request, timeout_s, self._metadata)
         self.resumes += 1
         request = pb.AttachRequest(request_id=self.request_id, from_byte=self._resume_byte())
-        return target.stub.Attach(request, timeout=timeout_s, metadata=self._metadata)
+        return self._calls.make(target, "attach", request, timeout_s, self._metadata)
 
     def _pause_s(self, error: OctavoError, failures: int, progress_s: float) -> float | None:
         """How long to wait before the next call; None when the error is final."""
@@ -185,6 +192,8 @@ class AsyncStream:
 
     def _take(self, event: Any) -> Chunk | None:
         """Notes one event; the Chunk in it that is new, if any."""
+        if isinstance(event, Chunk):
+            return self._new_part(event)
         which = event.WhichOneof("event")
         if which == "started":
             started: pb.Started = event.started

@@ -10,12 +10,23 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model asks for a function; `arguments` is a JSON object as text. Answer with a message of the role `tool`."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation. `tool_calls` are an assistant's, `tool_call_id` is the call that a tool's message answers."""
 
     role: str
     content: str
     name: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,8 @@ class Chunk:
     byte_end: int = 0
     finish_reason: FinishReason = ""
     stop_hit: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """On the last one; their words are in the text too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,7 @@ class Choice:
     finish_reason: FinishReason = ""
     stop_hit: str = ""
     ids_blake3: bytes = b""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +143,16 @@ class Completion:
     def text(self) -> str:
         """The first choice's text."""
         return self.choices[0].text if self.choices else ""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The first choice's tool calls."""
+        return self.choices[0].tool_calls if self.choices else ()
+
+    @property
+    def message(self) -> Message:
+        """The first choice as the turn that a conversation goes on from."""
+        return Message("assistant", "" if self.tool_calls else self.text, tool_calls=self.tool_calls)
 
     @property
     def finish_reason(self) -> FinishReason:

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypedDict, TypeVar, cast
 
-from octavo.client.types import Cancellation, Choice, Chunk, Cost, FinishReason, Message, Timings, TokenLogprob, Usage
+from octavo.client.types import (
+    Cancellation,
+    Choice,
+    Chunk,
+    Cost,
+    FinishReason,
+    Message,
+    Timings,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+)
 from octavo.errors import InvalidRequest
 from octavo.v1 import inference_pb2 as pb
 
@@ -44,10 +57,12 @@ class RequestOptions(TypedDict, total=False):
     logprobs: int
     echo: bool
     skip_special_tokens: bool
+    tools: Sequence[Mapping[str, Any]]
+    tool_choice: str
 
 
 Prompt = str | Sequence[int]
-MessageLike = Message | Mapping[str, str]
+MessageLike = Message | Mapping[str, Any]
 _CONTEXT = ("model", "request_id", "idempotency_key", "priority", "slo_class", "cache_off", "cache_salt", "resumes")
 _SAMPLING = (
     "temperature",
@@ -86,6 +101,8 @@ _Message = TypeVar("_Message", pb.RequestContext, pb.Sampling, pb.Options)
 
 def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequest:
     """The request for a raw prompt, text or token ids. Raises InvalidRequest naming the argument at fault."""
+    if options.get("tools"):
+        raise InvalidRequest("tools: they are for chat only; leave them out", field="tools")
     context, sampling, rest = _parts(options)
     if isinstance(prompt, str):
         return pb.GenerateRequest(context=context, text=prompt, sampling=sampling, options=rest)
@@ -99,22 +116,50 @@ def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequ
 def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb.ChatRequest:
     """The request for a conversation. Raises InvalidRequest naming the argument at fault."""
     context, sampling, rest = _parts(options)
-    return pb.ChatRequest(context=context, messages=wire_messages(messages), sampling=sampling, options=rest)
+    return pb.ChatRequest(
+        context=context,
+        messages=wire_messages(messages),
+        sampling=sampling,
+        options=rest,
+        tools=[_tool(i, tool) for i, tool in enumerate(options.get("tools") or ())],
+        tool_choice=options.get("tool_choice") or "",
+    )
+
+
+def _tool(index: int, tool: Mapping[str, Any]) -> pb.Tool:
+    """`{"name": ..., "description": ..., "parameters": {JSON schema}}`, or that as the `function` of OpenAI's shape."""
+    try:
+        said = tool.get("function", tool)
+        schema = said.get("parameters")
+        text = "" if schema is None else json.dumps(schema)
+        return pb.Tool(name=said["name"], description=said.get("description") or "", parameters=text)
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        field = f"tools[{index}]"
+        raise InvalidRequest(
+            f"{field}: {error!r}; give name, description, and parameters as a JSON schema", field=field
+        ) from error
 
 
 def wire_messages(messages: Sequence[MessageLike]) -> list[pb.Message]:
-    """Messages from our dataclass or from mappings with role, content and name."""
+    """Messages from our dataclass or from mappings with its fields."""
     listed = []
     for number, message in enumerate(messages):
-        if isinstance(message, Message):
-            listed.append(pb.Message(role=message.role, content=message.content, name=message.name))
-            continue
         try:
-            listed.append(pb.Message(**message))
-        except (TypeError, ValueError) as error:
+            fields = asdict(message) if isinstance(message, Message) else {**message}
+            calls = [_call(call) for call in fields.pop("tool_calls", None) or ()]
+            listed.append(pb.Message(**fields, tool_calls=calls))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
             field = f"messages[{number}]"
             raise InvalidRequest(f"{field}: {error}; give role and content as text", field=field) from error
     return listed
+
+
+def _call(call: ToolCall | Mapping[str, Any]) -> pb.ToolCall:
+    """`{"id": ..., "name": ..., "arguments": JSON text}`, or OpenAI's shape with these two in `function`."""
+    if isinstance(call, ToolCall):
+        return pb.ToolCall(**asdict(call))
+    said = call.get("function", call)
+    return pb.ToolCall(id=call.get("id", ""), name=said["name"], arguments=said["arguments"])
 
 
 def chat_messages(messages: Sequence[MessageLike]) -> pb.ChatMessages:
@@ -124,7 +169,7 @@ def chat_messages(messages: Sequence[MessageLike]) -> pb.ChatMessages:
 
 def _parts(options: RequestOptions) -> tuple[pb.RequestContext, pb.Sampling, pb.Options]:
     given = cast(dict[str, Any], dict(options))
-    known = (*_CONTEXT, *_SAMPLING, *_OPTIONS, "cache", "pause", "deadline_s")
+    known = (*_CONTEXT, *_SAMPLING, *_OPTIONS, "cache", "pause", "deadline_s", "tools", "tool_choice")
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -191,6 +236,7 @@ def chunk_of(delta: pb.Delta) -> Chunk:
         byte_end=delta.byte_end,
         finish_reason=_FINISH.get(delta.finish_reason, ""),
         stop_hit=delta.stop_hit,
+        tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in delta.tool_calls),
     )
 
 
@@ -243,4 +289,5 @@ def choice_of(index: int, chunks: Sequence[Chunk], end: pb.ChoiceEnd | None) -> 
         finish_reason=last.finish_reason if last else finish_of(end) if end is not None else "",
         stop_hit=last.stop_hit if last else "",
         ids_blake3=end.ids_blake3 if end is not None else b"",
+        tool_calls=last.tool_calls if last else (),
     )

@@ -12,6 +12,7 @@ import os
 import platform
 import struct
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ ATTR: Final = struct.Struct("<IIQiIQQQII")
 """struct sched_attr: size, policy, flags, nice, priority, runtime (here the slice, ns), deadline, period, util min and max."""
 MESSAGE_THREADS: Final = ("event_engine", "grpc", "lifeguard")
 """How the names of gRPC's own threads begin."""
+QUEUE_THREAD: Final = "_poll_wrapper"
+"""In the name of the thread that tells the event loop what gRPC has completed: a Python thread, so the system calls it as the process."""
 
 
 def shorten_slices(slice_us: int) -> int:
@@ -56,6 +59,8 @@ def slice_ns(thread: int = 0) -> int:
 
 def _message_threads() -> list[int]:
     found = [0]
+    queues = (thread for thread in threading.enumerate() if QUEUE_THREAD in thread.name)
+    found += [thread.native_id for thread in queues if thread.native_id is not None]
     for folder in Path("/proc/self/task").iterdir():
         try:
             name = (folder / "comm").read_text()

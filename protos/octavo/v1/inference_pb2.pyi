@@ -150,28 +150,56 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ChatRequest(_message.Message):
-    __slots__ = ("context", "messages", "sampling", "options", "add_generation_prompt")
+    __slots__ = ("context", "messages", "sampling", "options", "add_generation_prompt", "tools", "tool_choice")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
     context: RequestContext
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     sampling: Sampling
     options: Options
     add_generation_prompt: bool
-    def __init__(self, context: _Optional[_Union[RequestContext, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., add_generation_prompt: _Optional[bool] = ...) -> None: ...
+    tools: _containers.RepeatedCompositeFieldContainer[Tool]
+    tool_choice: str
+    def __init__(self, context: _Optional[_Union[RequestContext, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., add_generation_prompt: _Optional[bool] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("role", "content", "name")
+    __slots__ = ("role", "content", "name", "tool_calls", "tool_call_id")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     role: str
     content: str
     name: str
-    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
+    tool_call_id: str
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ...) -> None: ...
+
+class Tool(_message.Message):
+    __slots__ = ("name", "description", "parameters")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    parameters: str
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[str] = ...) -> None: ...
+
+class ToolCall(_message.Message):
+    __slots__ = ("id", "name", "arguments")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    arguments: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("request_id", "from_byte", "idempotency_key")
@@ -182,6 +210,98 @@ class AttachRequest(_message.Message):
     from_byte: int
     idempotency_key: str
     def __init__(self, request_id: _Optional[str] = ..., from_byte: _Optional[int] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class SessionRequest(_message.Message):
+    __slots__ = ("call", "context", "generate", "chat", "attach", "cancel", "pause", "ack", "leave")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    context: CallContext
+    generate: GenerateRequest
+    chat: ChatRequest
+    attach: AttachRequest
+    cancel: CancelRequest
+    pause: PauseRequest
+    ack: AckRequest
+    leave: LeaveCall
+    def __init__(self, call: _Optional[int] = ..., context: _Optional[_Union[CallContext, _Mapping]] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., chat: _Optional[_Union[ChatRequest, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., pause: _Optional[_Union[PauseRequest, _Mapping]] = ..., ack: _Optional[_Union[AckRequest, _Mapping]] = ..., leave: _Optional[_Union[LeaveCall, _Mapping]] = ...) -> None: ...
+
+class CallContext(_message.Message):
+    __slots__ = ("authorization", "traceparent", "timeout_ms")
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    authorization: str
+    traceparent: str
+    timeout_ms: int
+    def __init__(self, authorization: _Optional[str] = ..., traceparent: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class LeaveCall(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("runs", "events")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    runs: DeltaRuns
+    events: _containers.RepeatedCompositeFieldContainer[CallEvent]
+    def __init__(self, runs: _Optional[_Union[DeltaRuns, _Mapping]] = ..., events: _Optional[_Iterable[_Union[CallEvent, _Mapping]]] = ...) -> None: ...
+
+class DeltaRuns(_message.Message):
+    __slots__ = ("calls", "indexes", "counts", "token_ends", "byte_ends", "tokens", "texts")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ENDS_FIELD_NUMBER: _ClassVar[int]
+    BYTE_ENDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    calls: bytes
+    indexes: bytes
+    counts: bytes
+    token_ends: bytes
+    byte_ends: bytes
+    tokens: bytes
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, calls: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ends: _Optional[bytes] = ..., byte_ends: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CallEvent(_message.Message):
+    __slots__ = ("call", "started", "delta", "finished", "failed", "cancelled", "paused")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    started: Started
+    delta: Delta
+    finished: Finished
+    failed: CallFailed
+    cancelled: CancelResponse
+    paused: PauseResponse
+    def __init__(self, call: _Optional[int] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., failed: _Optional[_Union[CallFailed, _Mapping]] = ..., cancelled: _Optional[_Union[CancelResponse, _Mapping]] = ..., paused: _Optional[_Union[PauseResponse, _Mapping]] = ...) -> None: ...
+
+class CallFailed(_message.Message):
+    __slots__ = ("code", "message", "status", "cost")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    status: bytes
+    cost: Cost
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., status: _Optional[bytes] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished")
@@ -232,7 +352,7 @@ class Started(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., trace_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., degraded: _Optional[str] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("index", "text", "token_ids", "logprobs", "token_end", "byte_end", "finish_reason", "stop_hit")
+    __slots__ = ("index", "text", "token_ids", "logprobs", "token_end", "byte_end", "finish_reason", "stop_hit", "tool_calls")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +361,7 @@ class Delta(_message.Message):
     BYTE_END_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_HIT_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     index: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -249,7 +370,8 @@ class Delta(_message.Message):
     byte_end: int
     finish_reason: FinishReason
     stop_hit: str
-    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., token_end: _Optional[int] = ..., byte_end: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., stop_hit: _Optional[str] = ...) -> None: ...
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., token_end: _Optional[int] = ..., byte_end: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., stop_hit: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("token_id", "text", "token_bytes", "logprob", "top")

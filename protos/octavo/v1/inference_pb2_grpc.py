@@ -49,6 +49,11 @@ class InferenceServiceStub:
                 request_serializer=octavo_dot_v1_dot_inference__pb2.AttachRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_inference__pb2.AttachResponse.FromString,
                 _registered_method=True)
+        self.Session = channel.stream_stream(
+                '/octavo.v1.InferenceService/Session',
+                request_serializer=octavo_dot_v1_dot_inference__pb2.SessionRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_inference__pb2.SessionResponse.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/octavo.v1.InferenceService/Cancel',
                 request_serializer=octavo_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
@@ -105,6 +110,14 @@ class InferenceServiceServicer:
 
     def Attach(self, request, context):
         """Attaches to a live generation, or replays a stored one, from a byte offset.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Session(self, request_iterator, context):
+        """Any number of calls on one stream. The client numbers them; what they all have to tell when a message can be written is in it.
+        Initial metadata `octavo-session` comes at once: a client that waits for it learns of a refusal before it has written anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,6 +189,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Attach,
                     request_deserializer=octavo_dot_v1_dot_inference__pb2.AttachRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_inference__pb2.AttachResponse.SerializeToString,
+            ),
+            'Session': grpc.stream_stream_rpc_method_handler(
+                    servicer.Session,
+                    request_deserializer=octavo_dot_v1_dot_inference__pb2.SessionRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_inference__pb2.SessionResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
@@ -294,6 +312,33 @@ class InferenceService:
             '/octavo.v1.InferenceService/Attach',
             octavo_dot_v1_dot_inference__pb2.AttachRequest.SerializeToString,
             octavo_dot_v1_dot_inference__pb2.AttachResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Session(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/octavo.v1.InferenceService/Session',
+            octavo_dot_v1_dot_inference__pb2.SessionRequest.SerializeToString,
+            octavo_dot_v1_dot_inference__pb2.SessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,7 +12,7 @@ from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.events import Reported
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits.rates import start_us
+from octavo_scheduler.limits.starting import start_us
 from octavo_scheduler.request import Cut, Sequence
 
 STEPS_WITHOUT_TARGET = 2.0
@@ -39,7 +39,7 @@ def begin(cell: Cell, worker: Worker, sequence: Sequence) -> None:
         return
     most, costs = cell.policy.budget_alone, worker.costs
     lacks = sequence.length - sequence.computed_len
-    whole_us = start_us(worker, lacks, cell.policy, cell.now_us, sequence.turn - 1, most)
+    whole_us = start_us(worker, lacks, cell.policy, cell.now_us, sequence.turn, most=most, own=sequence)
     steps = [most] * (tokens // most) + [tokens % most] * bool(tokens % most)
     stood_us = sum(
         _stood_us(worker, costs.predict_step_us(step, decoding, context), decoding, context) for step in steps

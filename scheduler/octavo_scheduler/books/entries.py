@@ -6,12 +6,14 @@ core is measured to take per block, which no event tells.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from octavo_scheduler.admission import Plan, usable_keys
 from octavo_scheduler.books.book import who_is
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.events import TransferDone
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits.rates import start_us
+from octavo_scheduler.limits.starting import start_us
 from octavo_scheduler.moves.pause_costs import scarcity
 from octavo_scheduler.request import LoadRecord, Request, Sequence, Tried
 
@@ -65,6 +67,9 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     )
     if not first:
         return
+    if (path := plan.path) is not None and path.way == "recompute" and path.whole_us:
+        best_us = min(path.whole_us, path.overlap_us or path.whole_us)
+        _came(cell, plan.keys[blocks:], (path.recompute_us - best_us) / 1000)
     if request.join_since_us >= 0:
         joined = max(0, blocks - request.join_matched) * worker.block_tokens
         saved_ms, waited_ms = joined * costs.prefill_token_us / 1000, (cell.now_us - request.join_since_us) / 1000
@@ -82,32 +87,47 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
 
 def _try(cell: Cell, plan: Plan, leader: Sequence) -> None:
     """Notes which techniques had something to give here, and whether they did."""
-    worker, request, path, ahead = plan.worker, leader.choice.request, plan.path, leader.turn - 1
+    worker, request, path = plan.worker, leader.choice.request, plan.path
     saved_us = len(plan.matched) * worker.block_tokens * worker.costs.prefill_token_us
     withheld = "prefix_cache" in request.sampled
     if withheld:
         keys = usable_keys(leader.choice, worker.block_tokens, cell.policy)
         saved_us = worker.index.match_len(keys, len(keys)) * worker.block_tokens * worker.costs.prefill_token_us
     if saved_us and not plan.load_keys:
-        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, ahead)
+        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, leader.turn, own=leader)
         leader.tried.append(Tried("prefix_cache", not withheld, without_us, saved_us))
     if path is not None and path.whole_us:
         said_us = path.recompute_us - path.first_token_us
         leader.tried.append(Tried("offload", True, path.recompute_us, max(0.0, said_us)))
     elif len(plan.keys) > len(plan.matched) and plan.keys[len(plan.matched)] in cell.withheld:
-        without_us = start_us(worker, leader.length - leader.cached_len, cell.policy, cell.now_us, ahead)
+        without_us = start_us(
+            worker, leader.length - leader.cached_len, cell.policy, cell.now_us, leader.turn, own=leader
+        )
         leader.tried.append(Tried("offload", False, without_us, 0.0))
     if path is not None and path.whole_us and (path.way == "recompute") == plan.other_way:
         said_us = path.recompute_us - path.first_token_us
         leader.tried.append(Tried("tier_load", path.way != "recompute", path.recompute_us, said_us))
     if request.join_since_us >= 0 or ("join" in request.sampled and worker.computing):
         waited_us = cell.now_us - request.join_since_us if request.join_since_us >= 0 else 0
-        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, ahead)
+        without_us = start_us(worker, leader.length, cell.policy, cell.now_us, leader.turn, own=leader)
         leader.tried.append(Tried("join", request.join_since_us >= 0, without_us, saved_us - waited_us))
     if plan.routed_us:
         used = cell.uses("routing", request)
-        without_us = start_us(worker, leader.length - leader.cached_len, cell.policy, cell.now_us, ahead)
+        without_us = start_us(
+            worker, leader.length - leader.cached_len, cell.policy, cell.now_us, leader.turn, own=leader
+        )
         leader.tried.append(Tried("routing", used, without_us + max(0.0, plan.routed_us), plan.routed_us))
+
+
+def written_behind(cell: Cell, keys: list[bytes], done: TransferDone) -> None:
+    """Blocks that nobody needed at that time were copied out."""
+    for told in cell.bets.copied(keys, done.transfer_us / 1000, cell.now_us) if keys else ():
+        cell.switches.observe_class("offload", told.length, told.saved_ms, told.spent_ms)
+
+
+def _came(cell: Cell, keys: Iterable[bytes], gained_ms: float) -> None:
+    """A prompt found these in a store: what having them there was worth to it."""
+    cell.bets.came(keys, gained_ms, cell.switches.classes_off("offload"))
 
 
 def load_ended(cell: Cell, worker: Worker, sequence: Sequence, done: TransferDone, ok: int, purpose: str) -> None:
@@ -159,6 +179,7 @@ def first_token(cell: Cell, worker: Worker, sequence: Sequence) -> None:
         asked_tokens=load.blocks * worker.block_tokens,
     )  # fmt: skip
     cell.switches.observe("tier_load", request, saved_ms, spent_ms)
+    _came(cell, load.keys[: load.ok_blocks], saved_ms - spent_ms)
     _tell(cell, request, load, suffix_us=cell.now_us - load.ended_us, took_us=took_us)
     sequence.load = None
 

@@ -14,7 +14,7 @@ from octavo_scheduler.limits.drain import bounded
 from octavo_scheduler.limits.forecast import Ask, claim_us, forecast
 from octavo_scheduler.policy import SECOND_US
 from octavo_scheduler.request import Forecast, Outcome
-from octavo_scheduler.slo import SloClass, resolve
+from octavo_scheduler.slo import SloClass
 
 WATCHED_SHARE = 8
 """One of so many requests is forecast though nothing hangs on it, so that the error is known before it matters."""
@@ -36,9 +36,8 @@ class Terms:
     forecast: Forecast | None = None
 
 
-def knock(cell: Cell, event: Submitted, privileged: bool) -> Terms | Outcome:
+def knock(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) -> Terms | Outcome:
     """The terms of a valid request, or why it is refused. A privileged one (a resubmit after a restart) is never refused."""
-    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
     if slo is None:
         raise ValueError(f"slo_class {event.slo_class!r} was not checked")
     terms = Terms(

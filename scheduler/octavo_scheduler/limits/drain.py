@@ -40,6 +40,11 @@ class DrainRate:
             self._kv_tokens *= kept
         self._at_us = now_us
 
+    def requests_per_us(self, now_us: int) -> float:
+        """Requests that leave the queue, per microsecond; 0 without any yet."""
+        self._leak(now_us)
+        return self._requests / max(SECOND_US, min(_SPAN_US, now_us - self._began_us)) if self._began_us >= 0 else 0.0
+
     def retry_us(self, unit: str, excess: float, now_us: int) -> int:
         """When so much of `unit` (requests, prompt_tokens, kv_tokens) will have left the queue; a second without a rate."""
         self._leak(now_us)

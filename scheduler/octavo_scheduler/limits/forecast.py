@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits.rates import PoolRates, prefill_us, start_us
+from octavo_scheduler.limits.learn import arriving_tokens
+from octavo_scheduler.limits.rates import PoolRates, prefill_us
+from octavo_scheduler.limits.starting import start_us
 from octavo_scheduler.policies.joining import beside
 from octavo_scheduler.policies.turns import prefill_turn
 from octavo_scheduler.request import Forecast, Request
@@ -66,7 +68,14 @@ def forecast(cell: Cell, ask: Ask) -> Forecast | None:
         factor = cell.busy_correction.factor
     else:
         raw_wait_us = 0.0
-        raw_start_us = start_us(worker, prefill_tokens, policy, cell.now_us, _turn(cell, worker, ask, prefill_tokens))
+        raw_start_us = start_us(
+            worker,
+            prefill_tokens,
+            policy,
+            cell.now_us,
+            _turn(cell, worker, ask, prefill_tokens),
+            arriving=arriving_tokens(cell, rates.workers),
+        )
         factor = cell.start_correction.factor(prefill_tokens)
         batch = len(worker.sequences) + ask.choices
     # beside those that run now, prompts that come are prefilled too: the mean of what was observed has them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits.rates import start_us
+from octavo_scheduler.limits.starting import start_us
 from octavo_scheduler.request import Request, Sequence
 
 WATCHED_SHARE = 4
@@ -22,11 +22,17 @@ def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
         cell.wait_correction.observe(seen.raw_wait_us, cell.now_us - request.submitted_us)
 
 
+def arriving_tokens(cell: Cell, workers: int) -> float:
+    """Tokens to prefill that are expected to come to one of so many workers, per microsecond."""
+    return cell.drain.requests_per_us(cell.now_us) * cell.rates.mix.prefill / max(1, workers)
+
+
 def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int, turn: int) -> float:
     """Raw prediction from an admission on `worker` to the first token; 0: this one is not watched."""
     if cell.rates.mix.seen % WATCHED_SHARE:
         return 0.0
-    return start_us(worker, prefill_tokens, cell.policy, cell.now_us, turn)
+    arriving = arriving_tokens(cell, len(cell.fleet.accepting()))
+    return start_us(worker, prefill_tokens, cell.policy, cell.now_us, turn, arriving=arriving)
 
 
 def from_first_token(cell: Cell, sequence: Sequence) -> None:

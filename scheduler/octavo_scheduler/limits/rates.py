@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from octavo_scheduler.costs import StepCosts
 from octavo_scheduler.fleet import Fleet, Worker
 from octavo_scheduler.history import OutputHistory
-from octavo_scheduler.policy import Policy
 from octavo_scheduler.request import Sequence
 
 FRESH_US = 20_000
@@ -146,33 +145,6 @@ def _read(workers: list[Worker], now_us: int) -> PoolRates | None:
         context_token_us=sum(item.context_token_us for item in costs) / count,
         read_us=now_us,
     )
-
-
-def start_us(worker: Worker, prefill_tokens: int, policy: Policy, now_us: int, turn: int, most: int = 0) -> float:
-    """From an admission on `worker` to its first token: the step under way, then its prefill behind those whose turn comes
-    before `turn`; in steps of `most` tokens, if any, instead of what the worker's budget is."""
-    costs = worker.costs
-    backlog = worker.backlog
-    decoding = context = ahead = 0
-    for sequence in worker.sequences.values():
-        if not sequence.stopping:
-            computed = sequence.computed_len
-            context += computed
-            if sequence.first_token_us >= 0:
-                decoding += 1
-            lacking = sequence.length - computed - 1
-            if lacking > 0 and sequence.turn <= turn:
-                ahead += lacking
-    budget = worker.pace.budget if decoding else worker.pace.alone or policy.budget_alone
-    left_us = 0.0
-    if decoding or backlog:
-        # what is computed now was begun at about the last report
-        under_way = min(backlog, max(1, budget - decoding))
-        step_us = costs.predict_step_us(under_way, decoding, context)
-        since_us = now_us - worker.last_report_us
-        left_us = max(step_us - since_us, 0.0) if under_way or since_us < step_us else 0.5 * step_us
-        ahead = max(0, ahead - under_way)
-    return left_us + prefill_us(costs, prefill_tokens, ahead, decoding, context, most or budget)
 
 
 def prefill_us(

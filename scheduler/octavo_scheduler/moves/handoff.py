@@ -209,7 +209,9 @@ def arrived(cell: Cell, target: Worker, sequence: Sequence) -> None:
         cell.counters["handoffs_done"] += 1
         prefill_us = target.costs.predict_prefill_us(handoff.computed_len, cell.policy.max_num_batched_tokens)
         # what the target's other sequences did not stand still for
-        saved_ms = prefill_us * max(0, len(target.sequences) - 1) / 1000
+        source = cell.fleet.workers.get(handoff.source_epoch)
+        spared = 1 - (cell.neighbours.taken_share(source, target) if source is not None else 0.0)
+        saved_ms = prefill_us * spared * max(0, len(target.sequences) - 1) / 1000
         exposed_ms = (cell.now_us - handoff.prefilled_us) / 1000
         cell.switches.observe("handoff", request, saved_ms, exposed_ms)
         cell.ledger.book("handoff", who_is(request), saved_ms=saved_ms, hit_tokens=handoff.computed_len)

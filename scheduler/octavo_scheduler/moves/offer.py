@@ -1,7 +1,8 @@
 """Whether handing a request over pays: a prefill worker and a pool to decode in, against one worker for both.
 
 Compared is the delay that each way costs in all, microseconds: the request's own time to its first token, what its
-prefill takes from the sequences that decode beside it, and, handed over, what of the transfer nothing hides.
+prefill takes from the sequences that decode beside it, what other prefills are expected to take from its own decode, and, handed
+over, what of the transfer nothing hides. Workers of one host may share its cores: then a prefill elsewhere is no free one (neighbours.py).
 A worker of role `decode` computes a prompt only where no other can, or where it holds most of it and that is cheaper.
 """
 
@@ -22,6 +23,7 @@ MOST_LACKING = 4
 """A decode worker that lacks at most one part in so many of a prompt may compute it, if that is cheaper: a next turn."""
 MAX_FAILED = 2
 """A request whose handoffs failed this often is served by one worker."""
+MOST_PREFILL = 0.9
 ROLES = (PREFILL, DECODE, BOTH)
 
 
@@ -106,19 +108,66 @@ def exposed_us(cell: Cell, plan: Plan) -> float:
     return max(last_us, whole_us - source.costs.predict_prefill_us(plan.uncached_tokens(), budget))
 
 
+def boundary_us(target: Worker) -> float:
+    """What the last copies, and then the decode, wait for the steps that the target makes then: half of one each."""
+    if not target.running():
+        return 0.0
+    under_way = min(target.backlog, target.pace.budget)
+    return max(target.costs.step_us, target.costs.predict_step_us(under_way, len(target.running()), 0))
+
+
+def decodes_elsewhere(cell: Cell, group: list[Choice], worker: Worker) -> float:
+    """What the prefills of `worker` are expected to hold the request's decode up there, microseconds."""
+    request = group[0].request
+    tokens = cell.history.count_on(request.tenant, request.max_tokens, len(request.prompt))
+    share = min(MOST_PREFILL, worker.prefill_share)
+    return tokens * worker.costs.predict_step_us(0, 1, group[0].length) * share / (1 - share)
+
+
+def whole_us(cell: Cell, plan: Plan) -> float:
+    """The delay in all when one worker serves it: its first token, what its prefill takes from those that run there, and what
+    the prefills there take from its decode."""
+    worker = plan.worker
+    prefill_us = worker.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)
+    return (
+        first_token_us(cell, plan) + prefill_us * len(worker.running()) + decodes_elsewhere(cell, plan.choices, worker)
+    )
+
+
+def handed_us(cell: Cell, plan: Plan) -> float:
+    """The same when `plan.target` decodes: the copies that nothing hides come on top, and what a prefill beside them on the same
+    host takes from its sequences."""
+    target = plan.target
+    if target is None:
+        return whole_us(cell, plan)
+    source = plan.worker
+    prefill_us = source.costs.predict_prefill_us(plan.uncached_tokens(), cell.policy.max_num_batched_tokens)
+    shared_us = prefill_us * cell.neighbours.taken_share(source, target) * len(target.running())
+    return (
+        first_token_us(cell, plan)
+        + prefill_us * len(source.running())
+        + exposed_us(cell, plan)
+        + boundary_us(target)
+        + shared_us
+        + decodes_elsewhere(cell, plan.choices, target)
+    )
+
+
+def keeps(cell: Cell, plan: Plan | None, whole: Plan | None) -> bool:
+    """Whether a prefill worker of a hybrid serves the request whole: that costs less than `plan` on a worker for both by more than a
+    step, so that it stays free for prompts while it makes little difference."""
+    if whole is None:
+        return False
+    if plan is None:
+        return True
+    return whole_us(cell, whole) + whole.worker.costs.step_us < whole_us(cell, plan)
+
+
 def pays(cell: Cell, aggregated: Plan | None, handed: Plan) -> bool:
     """Whether the plan with a handoff costs less delay in all than serving the request in one place."""
-    if aggregated is None:
+    if aggregated is None or _belongs_elsewhere(aggregated):
         return True
-    worker = aggregated.worker
-    if _belongs_elsewhere(aggregated):
-        return True
-    prefill_us = worker.costs.predict_prefill_us(aggregated.uncached_tokens(), cell.policy.max_num_batched_tokens)
-    alone_us = first_token_us(cell, aggregated) + prefill_us * len(worker.running())
-    prefill_there_us = handed.worker.costs.predict_prefill_us(
-        handed.uncached_tokens(), cell.policy.max_num_batched_tokens
-    )
-    handed_us = (
-        first_token_us(cell, handed) + prefill_there_us * len(handed.worker.running()) + exposed_us(cell, handed)
-    )
-    return handed_us < alone_us
+    target_us = cell.itl_target_us(handed.choices[0].request.slo_class)
+    if target_us and handed.target is not None and exposed_us(cell, handed) + boundary_us(handed.target) > target_us:
+        return False  # the gap between its first two tokens would miss what its class asks for
+    return handed_us(cell, handed) < whole_us(cell, aggregated)

@@ -33,13 +33,19 @@ def swap_us(worker: Worker, sequence: Sequence, kept: int, directory: Directory 
 
 
 def swap_out(cell: Cell, worker: Worker, sequence: Sequence) -> int:
-    """The victim was released: its full blocks that the kvstore lacks go there, held until they are away; how many."""
+    """What of the victim's full blocks the kvstore lacks goes there, held until it is away; how many blocks.
+
+    Called when the victim is stopped, for what it has computed by then, and when it is released, for what its last steps have
+    filled: nobody writes to a full block, so that its copy need not wait for the step under way.
+    """
     directory = answering(cell, worker)
     if directory is None:
         return 0  # the kvstore was lost meanwhile: what stays cached is all there is
-    size = worker.block_tokens
-    full = sequence.computed_len // size
-    items = items_of(worker, sequence.choice, sequence.blocks, 0, full)
+    full = min(sequence.computed_len // worker.block_tokens, len(sequence.blocks))
+    if full <= sequence.swapped_blocks:
+        return 0
+    items = items_of(worker, sequence.choice, sequence.blocks, sequence.swapped_blocks, full)
+    sequence.swapped_blocks = full
     lacking = [item for item in items if item[1].key not in directory]
     order_exports(cell, worker, sequence.choice.request, lacking, "swap")
     cell.counters["swapped_blocks"] += len(lacking)

@@ -22,6 +22,8 @@ ABOUT_US = 60 * SECOND_US
 """A tenant is about for so long after it last asked for something."""
 PRESSED_US = 150_000
 """More prefill than this ahead on a worker is much."""
+IN_ORDER = 0.5
+"""Under `slo-fair` such a stretch makes up for the prefill by which a start must come before its deadline."""
 MOST_OTHERS = 8
 """Of those that asked last, so many are looked at."""
 
@@ -44,22 +46,22 @@ def has_its_share(cell: Cell, request: Request) -> bool:
     return bool(workers) and not any(_has_slot(worker, request.tenant, others) for worker in workers)
 
 
-def beside(cell: Cell, worker: Worker, tenant: str) -> int:
+def beside(cell: Cell, worker: Worker, tenant: str) -> float:
     """How many of its own a prefill of the tenant makes way for: all that run there, or, where the tenant is alone and little
-    waits, one at most.
+    waits, as much as leaves them in order of arrival.
 
     Among one tenant's own it lets short ones overtake long ones. That serves more in time when much is ahead; when little
     is, it gains milliseconds, and nobody could tell when a long one will have its first token.
     """
     running = worker.of_tenant[tenant]
-    if running < 2 or worker.backlog * worker.costs.prefill_token_us > PRESSED_US:
+    if worker.backlog * worker.costs.prefill_token_us > PRESSED_US:
         return running
     for other, asked_us in reversed(cell.tenants_about.items()):
         if cell.now_us - asked_us >= ABOUT_US:
             break
         if other != tenant:
             return running
-    return 1
+    return IN_ORDER
 
 
 def _others_about(cell: Cell, request: Request) -> list[str]:

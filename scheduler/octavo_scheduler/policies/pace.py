@@ -28,7 +28,7 @@ RAISE_AFTER_US = SECOND_US // 2
 class Pace:
     """One worker's budget with decodes, and the targets that it follows."""
 
-    __slots__ = ("_raise_since_us", "_targets_us", "alone", "budget", "headroom", "whole")
+    __slots__ = ("_raise_since_us", "_targets_us", "alone", "budget", "headroom", "limit", "whole")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -39,6 +39,8 @@ class Pace:
         """Part of the target that a step beside decodes is predicted to take, at most."""
         self.whole = 0
         """Prefills under way that are not to be cut: `budget` rests (books/chunks.py)."""
+        self.limit = 0
+        """Tokens of any step at most, for the sake of tenants that run less here (policies/guard.py); 0: none."""
         self._targets_us: Counter[int] = Counter()  # ITL target -> running sequences; without one: none
         self._raise_since_us = -1
 
@@ -56,6 +58,15 @@ class Pace:
             self._targets_us[target_us] -= 1
             if not self._targets_us[target_us]:
                 del self._targets_us[target_us]
+
+    def ordered(self, budget_alone: int) -> tuple[int, int]:
+        """Tokens per step with decodes, and without, when the policy's budget for the latter is `budget_alone`."""
+        alone = self.alone or budget_alone
+        if self.whole:
+            return max(self.budget, budget_alone), alone
+        if self.limit:
+            return min(self.budget, self.limit), min(alone, self.limit)
+        return self.budget, alone
 
     def target_us(self) -> int:
         """The strictest target; 0: none."""

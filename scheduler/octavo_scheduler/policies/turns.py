@@ -28,7 +28,7 @@ _BASE_US = (MAX_PRIORITY + 1) * URGENT_US + 3600 * SECOND_US
 
 
 def prefill_turn(
-    order: str, outlook: Outlook, request: Request, prefill_us: float, beside: int, now_us: int, number: int
+    order: str, outlook: Outlook, request: Request, prefill_us: float, beside: float, now_us: int, number: int
 ) -> int:
     """The `rank` of an Admit under the policy `order`, below 2^64. The tenant runs `beside` others there; `number` decides between equal times."""
     stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in ("fair", "slo-fair") else STRETCH

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.orders import BlendPart
-from octavo_scheduler.preloads.book import PreloadBook
+from octavo_scheduler.preloads.book import Preload, PreloadBook
 from octavo_scheduler.preloads.rule import PromptChunk
 from octavo_scheduler.request import Choice, Request
 
@@ -55,13 +55,19 @@ def blend_of(book: PreloadBook, worker: Worker, choice: Choice, share: float) ->
     return blend if blend.moved else None
 
 
-def _part(book: PreloadBook, worker: Worker, request: Request, chunk: PromptChunk) -> BlendPart | None:
+def preload_of(book: PreloadBook, request: Request, chunk: PromptChunk) -> Preload | None:
+    """The preload whose tokens stand in the prompt there; None when it was swapped or removed after the prompt was made."""
     preload = book.active.get((request.tenant, chunk.name))
     if preload is None or preload.generation != request.cache.generation:
         return None
     ids = preload.prompt[chunk.skip : chunk.skip + chunk.tokens]
-    if ids != request.prompt[chunk.start : chunk.start + chunk.tokens]:
-        return None  # it was swapped after the prompt was made
+    return preload if ids == request.prompt[chunk.start : chunk.start + chunk.tokens] else None
+
+
+def _part(book: PreloadBook, worker: Worker, request: Request, chunk: PromptChunk) -> BlendPart | None:
+    preload = preload_of(book, request, chunk)
+    if preload is None:
+        return None
     blocks = worker.index.match(preload.keys, len(preload.keys))
     count = min(len(blocks) * worker.block_tokens - chunk.skip, chunk.tokens, len(request.prompt) - 1 - chunk.start)
     if count <= 0:

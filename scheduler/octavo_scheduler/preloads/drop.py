@@ -51,6 +51,9 @@ def strip(cell: Cell, concerned: Callable[[Request], bool]) -> None:
                     for key in sequence.pending_keys:
                         worker.computing.pop(key, None)
                     sequence.pending_keys = []
+    for worker in cell.fleet.workers.values():
+        for transfer in worker.transfers.values():
+            transfer.preload = ""  # of chunks on their way, whoever's: what arrives now is nobody's
     cell.admission_due = True
 
 

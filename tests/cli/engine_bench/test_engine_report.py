@@ -51,12 +51,23 @@ def test_the_services_are_held_against_the_bare_engine_with_and_without_the_clie
             messages=200,
         )
     ]
-    figures = {f.name: f.value for f in service_figures("bf16", passes, [sample(100, 50, 1.0)], cores=2)}
+    figures = {f.name: f.value for f in service_figures("services/bf16/c16", passes, [sample(100, 50, 1.0)], cores=2)}
     assert figures["services/bf16/c16"] == 50.0
     assert figures["services/bf16/c16/over_engine"] == 0.5
     assert figures["services/bf16/c16/over_engine_without_client"] == pytest.approx(100 / 1.6 / 100)
     assert figures["services/bf16/c16/step_cpu/scheduler"] == pytest.approx(200)
     assert figures["services/bf16/c16/message_cpu/gateway"] == pytest.approx(100)
+
+
+def test_both_ways_of_calling_have_rows_of_their_own() -> None:
+    def passed(client_cpu_s: float) -> Pass:
+        return Pass(100, 1.0, 9.0, client_cpu_s, {"scheduler": 0.01, "gateway": 0.02}, 50, 200)
+
+    found = engine.Found(passes={("bf16", "multiplexed"): [passed(0.1)], ("bf16", "plain"): [passed(0.3)]})
+    found.add("run/bf16/b16/ctx128", sample(200, 50, 1.0))
+    figures = {item.name: item.value for item in engine.figures_of(found, [])}
+    assert figures["services/bf16/c16/over_engine"] == figures["services/bf16/c16/plain/over_engine"] == 0.5
+    assert (figures["services/bf16/c16/cpu/client"], figures["services/bf16/c16/plain/cpu/client"]) == (0.1, 0.3)
 
 
 def test_quality_compares_with_the_oracle_and_says_what_is_beyond_its_bound() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import sys
+from dataclasses import replace
 from typing import Any
 
 from octavo.keys import namespace_root
 from octavo.rpc.host import run_service
-from octavo_gateway import admission, inference_wire, stops
+from octavo_gateway import admission, choice, inference_wire, stops
 from octavo_gateway.__main__ import setup
 
 
@@ -46,7 +47,18 @@ def shared_namespace() -> None:
     )
 
 
-FAULTS = {fault.__name__: fault for fault in (stop_rule, seed_ignored, seed_constant, logprob_shift, shared_namespace)}
+def tool_json_cut() -> None:
+    """The arguments of a tool call lose their last character."""
+    honest = choice.named_calls
+    choice.named_calls = (
+        lambda request_id, output: [  # type: ignore[assignment]
+            replace(call, arguments=call.arguments[:-1]) for call in honest(request_id, output)
+        ]
+    )
+
+
+ALL = (stop_rule, seed_ignored, seed_constant, logprob_shift, shared_namespace, tool_json_cut)
+FAULTS = {fault.__name__: fault for fault in ALL}
 
 if __name__ == "__main__":
     FAULTS[sys.argv[1]]()

@@ -62,7 +62,26 @@ async def refuse(edge: Any, path: str, content: bytes, status: int, param: str |
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls[0].function"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"tools": [{"type": "web", "function": {"name": "f"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}], "parallel_tool_calls": False},
+            "parallel_tool_calls",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"type": "x", "function": {"name": "f", "arguments": "{}"}}]}
+                ]
+            },
+            "messages[0].tool_calls[0].type",
+        ),
     ],
 )
 async def test_wrong_types_in_chat_name_the_field(edge: Any, fields: dict[str, Any], param: str) -> None:
@@ -107,7 +126,7 @@ async def test_wrong_types_in_completions_name_the_field(edge: Any, fields: dict
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "messages", "malformed JSON"),
         (b'{"messages": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "messages[0]", "expected object"),
         (b'{"messages": [], "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "body", "nested too deeply"),
-        (b'{"messages": [], "tools": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}", "body", "nested too deeply"),
+        (b'{"messages": [], "tools": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}", "tools", "expected"),
         (b"[" * 10_000, "body", ""),
     ],
 )
@@ -121,8 +140,6 @@ async def test_broken_json(edge: Any, content: bytes, param: str, words: str) ->
         (PLAIN, {"suffix": "end"}, "suffix"),
         (PLAIN, {"best_of": 2}, "best_of"),
         (PLAIN, {"prompt_logprobs": 0}, "prompt_logprobs"),
-        (CHAT, {"tools": [{"type": "function"}]}, "tools"),
-        (CHAT, {"tool_choice": "required"}, "tool_choice"),
         (CHAT, {"functions": [{}]}, "functions"),
         (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
         (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),

@@ -159,7 +159,7 @@ async def test_error_classes(edge: Any) -> None:
         await client.models.retrieve("nope")
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(model="smollm2", messages=HELLO, tools=[{"type": "function"}])  # type: ignore[list-item]
-    assert (caught.value.param, caught.value.type) == ("tools", "invalid_request_error")
+    assert (caught.value.param, caught.value.type) == ("tools[0].function", "invalid_request_error")
 
 
 async def test_error_in_mid_stream_raises_in_the_client(edge: Any, make: Any) -> None:

@@ -74,8 +74,10 @@ def test_handoffs_whose_copies_take_long_stop_and_come_back() -> None:
     )
     switch = switch_of(simulation, "handoff", len(PROMPT))
     streams: list[Any] = []
+    cell = simulation.core.cell
 
     def one(number: int) -> None:
+        cell.fleet.workers[simulation.links[1].epoch].prefill_share = 0.9  # it keeps nothing to decode
         streams[:] = [client for client in streams if not client.outcome]
         while len(streams) < 3:
             streams.append(simulation.submit(gateway, [9, len(streams), number % 50], 200))

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from octavo_scheduler.fleet import Worker
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.tiers import Transfer
 
@@ -321,12 +322,42 @@ def test_the_order_of_the_workers_does_not_matter_to_the_hybrid() -> None:
     assert counters(simulation)["handoffs_started"] == 0
 
 
+def by_name(simulation: Simulation, name: str) -> Worker:
+    worker = simulation.core.cell.fleet.by_name(name)
+    assert worker is not None
+    return worker
+
+
+def test_a_prefill_worker_of_a_hybrid_keeps_what_costs_more_to_hand_over_than_it_spares() -> None:
+    """It has nothing else to do, and the other one decodes: on two workers the hybrid is no worse than both for both."""
+    simulation, gateway = pair(roles=("prefill", "both"), blocks=129, seqs=8)
+    running = [simulation.submit(gateway, [seed] * 3, 60) for seed in range(1, 7)]
+    run(simulation, 4)
+    assert len(simulation.links[1].worker.sequences) == 6, "what makes no difference is none of its business"
+    late = simulation.submit(gateway, PROMPT, 5)
+    run_until(simulation, lambda: late.got[0])
+    assert [sequence.choice.request.request_id for sequence in by_name(simulation, "w0").sequences.values()] == [
+        late.request_id
+    ]
+    done(simulation, late, *running)
+    assert counters(simulation)["handoffs_started"] == 0
+
+
+def test_a_prefill_worker_beside_one_for_decode_keeps_nothing() -> None:
+    simulation, gateway = pair()
+    done(simulation, simulation.submit(gateway, PROMPT, 5))
+    assert counters(simulation)["handoffs_done"] == 1
+
+
 def test_a_hybrid_hands_over_what_would_hold_up_its_decodes() -> None:
     simulation, gateway = pair(roles=("prefill", "both"), blocks=129, seqs=8)
     running = [simulation.submit(gateway, [seed] * 3, 60) for seed in range(1, 7)]
     run(simulation, 4)
     link: Link = simulation.links[1]
     assert len(link.worker.sequences) == 6
+    by_name(
+        simulation, "w0"
+    ).prefill_share = 0.9  # it is there for prompts: a decode would stand still for most of its time
     late = simulation.submit(gateway, PROMPT, 5)
     done(simulation, late, *running)
     assert counters(simulation)["handoffs_done"] == 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from octavo_scheduler.orders import Offload, Stop
 from octavo_scheduler.policy import Policy
 
 from tests.scheduler.harness import Simulation
@@ -91,3 +92,48 @@ def test_what_must_stay_out_of_every_tier_is_recomputed(cache_off: bool) -> None
     run_until(simulation, lambda: counters(simulation)["preemptions"] > 0)
     done(simulation, *clients)
     assert counters(simulation)["swaps"] == 0 and counters(simulation)["exported_blocks"] == 0
+
+
+def test_a_victims_blocks_go_out_while_its_last_step_runs() -> None:
+    """Its full blocks are final: the copies are ordered with the stop, and only what the last steps have filled goes later."""
+    simulation, clients = crowd()
+    orders: list[tuple[int, str]] = []
+    feed = simulation.feed
+
+    def watched(event: Any) -> Any:
+        effects = feed(event)
+        orders.extend(
+            (simulation.events, type(order).__name__)
+            for _epoch, batch in effects.orders
+            for order in batch
+            if isinstance(order, Stop | Offload)
+        )
+        return effects
+
+    simulation.feed = watched  # type: ignore[method-assign]
+    run_until(simulation, lambda: counters(simulation)["swaps"] > 0)
+    (worker,) = simulation.core.cell.fleet.workers.values()
+    victims = [item for item in worker.sequences.values() if item.swap]
+    assert victims and all(item.stopping == "preempt" for item in victims), "not released yet"
+    first_stop = next(at for at, name in orders if name == "Stop")
+    assert (first_stop, "Offload") in orders
+    assert any(transfer.purpose == "swap" for transfer in worker.transfers.values())
+    for victim in victims:
+        assert victim.swapped_blocks == victim.computed_len // worker.block_tokens
+    # what is under way counts as coming back, so that no second round begins for the same shortage
+    held = sum(worker.pool.is_held_once(block) for item in victims for block in item.blocks)
+    assert worker.pending_release() >= held > 0
+    done(simulation, *clients)
+    assert counters(simulation)["loaded_blocks"] > 0
+
+
+def test_a_victim_that_finishes_or_is_cancelled_on_its_way_out_leaves_nothing() -> None:
+    simulation, clients = crowd()
+    run_until(simulation, lambda: counters(simulation)["swaps"] > 0)
+    (worker,) = simulation.core.cell.fleet.workers.values()
+    victim = next(item for item in worker.sequences.values() if item.swap)
+    client = next(item for item in clients if item.request_id == victim.choice.request.request_id)
+    simulation.cancel(client)
+    simulation.settle()
+    simulation.check_clean()
+    assert client.outcome == "cancelled"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.step import SeqView, StepBudget, compose
-from octavo_scheduler.policies.joining import ABOUT_US, PRESSED_US, beside
+from octavo_scheduler.policies.joining import ABOUT_US, IN_ORDER, PRESSED_US, beside
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellResult
 from octavo_scheduler.simulate.hardware import Hardware
@@ -183,17 +183,17 @@ def test_a_tenant_is_passed_over_inside_the_queue_of_a_class() -> None:
     assert len(seen) == 6 and len(names(queue)) == 10
 
 
-def test_a_tenant_alone_makes_little_way_for_its_own() -> None:
+def test_a_tenant_alone_is_served_in_order_until_much_waits() -> None:
     simulation, gateway = make(Policy(order="slo-fair", max_num_seqs=4), num_blocks=257)
     simulation.submit(gateway, [1, 2], 60, tenant="a")
     simulation.submit(gateway, [1, 3], 60, tenant="a")
     cell = simulation.core.cell
     (worker,) = cell.fleet.workers.values()
-    assert worker.of_tenant["a"] == 2 and beside(cell, worker, "a") == 1
+    assert worker.of_tenant["a"] == 2 and beside(cell, worker, "a") == IN_ORDER
     simulation.submit(gateway, [1, 4], 60, tenant="b")
     assert (beside(cell, worker, "a"), beside(cell, worker, "b")) == (2, 1)
     cell.now_us += ABOUT_US
     cell.tenant_asked("a")
-    assert beside(cell, worker, "a") == 1, "the other has asked for nothing in a while"
+    assert beside(cell, worker, "a") == IN_ORDER, "the other has asked for nothing in a while"
     worker.costs.prefill_token_us = 1 + PRESSED_US / worker.backlog
     assert beside(cell, worker, "a") == 2, "with much ahead short ones go first"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_scheduler.orders import Admit
-from octavo_scheduler.preloads.cache_events import PreloadRemoved
+from octavo_scheduler.preloads.cache_events import CacheEvicted, PreloadPinned, PreloadRemoved
 from octavo_scheduler.preloads.explain import explain
 from octavo_scheduler.preloads.rule import PromptChunk
 
@@ -104,3 +104,76 @@ def test_explain_says_that_it_was_blended(make_shop: Any) -> None:
     request = shop.cell.registry.find("default", client.request_id)
     found = explain(shop.cell, request, 4)
     assert found.reason == "off" and "12 tokens were taken from other contexts" in found.message
+
+
+def gone_to_store(make_shop: Any, **given: Any) -> Any:
+    """Both preloads lie in the store alone: they were let go, and others took their room."""
+    shop = shop_of(make_shop, store=True, **given)
+    shop.wait_us(300_000)
+    shop.simulation.flush_store("host")
+    for name in ("one", "two"):
+        shop.feed(PreloadPinned(shop.simulation.now_us, "default", name, False))
+    for number in range(20):
+        shop.ask([70 + number, *([51] * 100)])
+    shop.simulation.flush_store("host")
+    keys = [shop.cell.caching.book.named("default", name).keys for name in ("one", "two")]
+    assert not any(key in shop.worker.index for chain in keys for key in chain)
+    return shop
+
+
+def test_chunks_that_a_store_holds_are_loaded_before_they_are_blended(make_shop: Any) -> None:
+    shop = gone_to_store(make_shop, load_path="load")
+    before = shop.cell.counters["loads_started"]
+    client = ask(shop, "one", "two", run=False)
+    assert not admits(shop) and len(shop.worker.transfers) == 2, "it waits for them"
+    shop.run()
+    assert client.outcome == "finished" and shop.cell.counters["blended_tokens"] == 12
+    assert shop.cell.counters["loads_started"] - before == 2 and len(shop.store.held) >= 6
+    again = ask(shop, "two", "one")
+    assert again.outcome == "finished" and shop.cell.counters["loads_started"] - before == 2, "they are in the pool now"
+    assert shop.cell.counters["blended_tokens"] == 24
+
+
+def test_chunks_that_are_sooner_computed_are_not_loaded(make_shop: Any) -> None:
+    shop = gone_to_store(make_shop, load_path="recompute")
+    before = shop.cell.counters["loads_started"]
+    assert ask(shop, "one", "two").outcome == "finished"
+    assert shop.cell.counters["loads_started"] == before and not shop.cell.counters["blended_tokens"]
+
+
+def test_a_chunk_that_is_thrown_out_while_it_is_loaded_does_not_come_back(make_shop: Any) -> None:
+    shop = gone_to_store(make_shop, load_path="load")
+    keys = [*shop.cell.caching.book.named("default", "one").keys]
+    client = ask(shop, "one", "two", run=False)
+    assert shop.worker.transfers
+    shop.feed(CacheEvicted(shop.simulation.now_us, "default", name="one"))
+    shop.run()
+    assert client.outcome == "finished" and not any(key in shop.worker.index for key in keys)
+
+
+def test_a_chunk_that_is_replaced_while_it_is_loaded_is_nobody_s(make_shop: Any) -> None:
+    shop = gone_to_store(make_shop, load_path="load")
+    old = [*shop.cell.caching.book.named("default", "two").keys]
+    client = ask(shop, "one", "two", run=False)
+    assert shop.worker.transfers
+    shop.put("two", [9] * 12, run=False)
+    shop.run()
+    assert client.outcome == "finished" and not any(key in shop.worker.index for key in old)
+    assert shop.worker.pool.free_blocks + shop.worker.pool.pinned_blocks == shop.worker.pool.usable_blocks
+
+
+def test_who_leaves_while_its_chunks_are_loaded_leaves_no_hold(make_shop: Any) -> None:
+    shop = gone_to_store(make_shop, load_path="load")
+    client = ask(shop, "one", "two", run=False)
+    assert shop.worker.transfers
+    shop.simulation.cancel(client)
+    shop.run()
+    assert client.outcome == "cancelled" and not shop.worker.transfers
+    assert shop.worker.pool.free_blocks + shop.worker.pool.pinned_blocks == shop.worker.pool.usable_blocks
+
+
+def test_a_store_that_never_answers_costs_a_computation(make_shop: Any) -> None:
+    shop = gone_to_store(make_shop, load_path="load")
+    shop.store.held.clear()  # and the directory does not know
+    client = ask(shop, "one", "two")
+    assert client.outcome == "finished" and not shop.cell.counters["blended_tokens"]

@@ -1,6 +1,9 @@
 // ThreadPool: phases of units that threads claim one by one. A phase ends when its units are done, not when all threads
 // arrive, so a thread that the operating system has put aside delays nobody unless it holds a unit.
 #pragma once
+#include <sched.h>
+#include <time.h>
+
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -28,6 +31,8 @@ class ThreadPool {
     // Runs all phases in order; returns when the last one is done. One caller at a time.
     void run(Job &job);
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
+    // How often a waiting thread has given its processor to one that was put aside within a unit.
+    uint64_t lent() const { return lent_.load(std::memory_order_relaxed); }
 
   private:
     struct alignas(64) Phase {
@@ -36,18 +41,34 @@ class ThreadPool {
         std::atomic<int> waiting{0};     // threads that sleep until its last unit is done
     };
 
+    // What a thread is at, so that one that waits for it can help it.
+    struct alignas(64) Seat {
+        std::atomic<int> id{0};           // of the system
+        std::atomic<uint64_t> unit{0};    // generation << 40 | phase << 20 | 1; or seat of who helps << 2 | 2; 0: none
+        std::atomic<uint64_t> since{0};   // when it began, cycles
+        uint64_t longest = 0;             // its own longest unit of the phase, cycles
+        cpu_set_t allowed;                // where it may run, from when it helps to when it goes on
+    };
+
     void stop();
     void serve(int thread);
     void take_part(Job &job, uint64_t generation, int thread);
-    static bool wait_for(Phase &phase, uint64_t generation, uint64_t units);
+    bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, uint64_t units, int thread);
+    static void sleep_on(Phase &phase, uint64_t done, const timespec *limit);
+    bool lend(uint64_t tag, int thread);
+    bool take_here(Seat &other, uint64_t tag, int thread, int processor);
+    static void part_from(const Seat &lender);
 
     std::vector<Phase> phases_;
+    std::vector<Seat> seats_;
     std::vector<std::thread> workers_;
     std::atomic<Job *> job_{nullptr};
     alignas(64) std::atomic<uint32_t> generation_{0};
     std::atomic<int> count_{0};
     std::atomic<bool> stop_{false};
     alignas(64) std::atomic<int> parked_{0};
+    std::atomic<bool> lending_{false};  // one at a time looks where threads may run, and changes it
+    std::atomic<uint64_t> lent_{0};
 };
 
 }  // namespace octavo

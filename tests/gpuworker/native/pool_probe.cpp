@@ -1,0 +1,93 @@
+// Drives pool.cpp alone and prints what came of it; test_pool.py compiles and judges it.
+#include "pool.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+using namespace octavo;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// Threads of this process that may not run where `allowed` says; a helper sets itself right only when it goes on.
+int moved(const cpu_set_t &allowed) {
+    const auto limit = Clock::now() + std::chrono::seconds(10);
+    int wrong = 1;
+    while (wrong && Clock::now() < limit) {
+        wrong = 0;
+        for (const auto &task : std::filesystem::directory_iterator("/proc/self/task")) {
+            cpu_set_t now;
+            const int id = std::stoi(task.path().filename());
+            wrong += sched_getaffinity(id, sizeof now, &now) || !CPU_EQUAL(&now, &allowed);
+        }
+        if (wrong) usleep(1000);
+    }
+    return wrong;
+}
+
+struct Counting : Job {
+    Counting(int phases, int units) : done(phases * units), phases_(phases), units_(units) {
+        sched_getaffinity(0, sizeof allowed, &allowed);
+    }
+    int phases() const override { return phases_; }
+    int units(int) const override { return units_; }
+    void work(int phase, int unit, int thread) override {
+        done[phase * units_ + unit].fetch_add(1);
+        act(phase, unit, thread);
+    }
+    virtual void act(int phase, int unit, int thread) = 0;
+    void print(const ThreadPool &pool) {
+        int wrong = 0;
+        for (auto &count : done) wrong += count.load() != runs;
+        std::printf("{\"lent\": %d, \"wrong\": %d, \"moved\": %d}\n", static_cast<int>(pool.lent()), wrong, moved(allowed));
+    }
+    std::vector<std::atomic<int>> done;
+    cpu_set_t allowed;
+    int runs = 0, phases_, units_;
+};
+
+// Both threads hold a unit of phase 0; the second one's does not end before it is helped.
+struct Stuck : Counting {
+    Stuck() : Counting(2, 2) {}
+    void act(int phase, int, int thread) override {
+        const auto limit = Clock::now() + std::chrono::seconds(20);
+        arrived[phase].fetch_add(1);
+        while (arrived[phase].load() < 2 * (runs + 1) && Clock::now() < limit) sched_yield();
+        while (phase == 0 && thread == 1 && pool->lent() == static_cast<uint64_t>(runs) && Clock::now() < limit)
+            sched_yield();
+    }
+    std::atomic<int> arrived[2] = {};
+    ThreadPool *pool = nullptr;
+};
+
+// Units that lose their processor now and then.
+struct Uneven : Counting {
+    Uneven() : Counting(30, 7) {}
+    void act(int phase, int unit, int) override {
+        if ((phase * 7 + unit + runs) % 23 == 0) usleep(300);
+    }
+};
+
+}  // namespace
+
+int main(int count, char **words) {
+    if (count > 1 && std::strcmp(words[1], "stuck") == 0) {
+        ThreadPool pool(2, 2);
+        Stuck job;
+        job.pool = &pool;
+        for (; job.runs < 20; ++job.runs) pool.run(job);
+        job.print(pool);
+        return 0;
+    }
+    ThreadPool pool(3, 30);
+    Uneven job;
+    for (; job.runs < 60; ++job.runs) pool.run(job);
+    job.print(pool);
+    return 0;
+}

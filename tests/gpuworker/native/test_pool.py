@@ -1,0 +1,41 @@
+"""The thread pool alone, compiled with a driver of its own: units run once, and who waits for a thread helps it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from octavo_gpuworker.native.build import COMPILERS, SOURCES, unavailable
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Skips where neither the system nor a compiler is."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None or unavailable():
+        pytest.skip(unavailable() or "no C++ compiler")
+    program = tmp_path_factory.mktemp("pool") / "probe"
+    sources = [str(Path(__file__).with_name("pool_probe.cpp")), str(SOURCES / "pool.cpp")]
+    flags = ["-std=c++17", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}"]
+    subprocess.run([compiler, *flags, *sources, "-o", str(program)], check=True)
+    return program
+
+
+def run(probe: Path, case: str) -> dict[str, int]:
+    done = subprocess.run([str(probe), case], check=True, capture_output=True, timeout=60)
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+def test_who_waits_for_a_thread_within_a_unit_takes_it_to_its_own_processor(probe: Path) -> None:
+    """20 steps in each of which one thread does not go on before it was helped; afterwards both may run where they might before."""
+    assert run(probe, "stuck") == {"lent": 20, "wrong": 0, "moved": 0}
+
+
+def test_units_run_once_each_although_threads_lose_their_processor(probe: Path) -> None:
+    found = run(probe, "uneven")
+    assert (found["wrong"], found["moved"]) == (0, 0)
+    assert found["lent"] > 0, "units slept 300 us beside others of none"

@@ -1,0 +1,153 @@
+"""All requests of a client on one stream: what that adds to, and takes from, a call by itself: nothing a caller sees."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import octavo
+import pytest
+from octavo import errors
+from octavo.client.retry import RetryPolicy
+from octavo.client.session import SessionCall
+from octavo.packing import pack_u32
+from octavo.v1 import inference_pb2 as pb
+
+QUICK = RetryPolicy(first_backoff_s=0.01, max_backoff_s=0.02)
+SESSION_ONLY = pytest.mark.parametrize("knows_sessions", [True])
+
+
+@SESSION_ONLY
+async def test_one_stream_carries_all_requests(served: Any, script: Any) -> None:
+    served.gateway.scripts = [script.answer([f"{i}"]) for i in range(20)]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        assert not client.multiplexed
+        answers = await asyncio.gather(*(client.generate("x") for _ in range(20)))
+        assert client.multiplexed
+    assert sorted(done.text for done in answers) == sorted(str(i) for i in range(20))
+    assert served.gateway.sessions == 1 and len(served.gateway.acks) == 20
+
+
+@SESSION_ONLY
+async def test_without_multiplex_each_has_its_own(served: Any, script: Any) -> None:
+    served.gateway.scripts = [script.answer(["a"])]
+    async with octavo.AsyncClient(served.address, retry=QUICK, multiplex=False) as client:
+        assert (await client.generate("x")).text == "a" and not client.multiplexed
+    assert served.gateway.sessions == 0 and len(served.gateway.acks) == 1
+
+
+@pytest.mark.parametrize("knows_sessions", [False])
+async def test_an_older_gateway_is_asked_once(served: Any, script: Any) -> None:
+    served.gateway.scripts = [script.answer(["a"]) for _ in range(6)]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        first = await asyncio.gather(*(client.generate("x") for _ in range(4)))
+        again = [await client.generate("x") for _ in range(2)]
+    assert [done.text for done in [*first, *again]] == ["a"] * 6 and served.gateway.sessions == 1
+    assert all(done.resumes == 0 for done in first)
+
+
+@SESSION_ONLY
+async def test_a_stream_nobody_reads_merges_and_delays_no_other(served: Any, script: Any) -> None:
+    pieces = [f"piece {i} " for i in range(50)]
+    served.gateway.scripts = [script.answer(pieces), script.answer(["quick"])]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        slow = client.generate_stream("x")
+        assert (await anext(slow)).text == pieces[0]
+        assert (await client.generate("y")).text == "quick"
+        assert (await slow.result()).text == "".join(pieces)
+
+
+async def test_what_was_not_taken_is_one_chunk_per_run_of_a_choice() -> None:
+    call = SessionCall(None, 1)  # type: ignore[arg-type]
+    for at in range(100):
+        call.put_tokens(0, "ab", [at], at + 1, 2 * at + 2)
+    call.put_tokens(1, "x", [7], 1, 1)
+    call.put_tokens(0, "c", [100], 101, 201)
+    call.put(pb.CallEvent(call=1, finished=pb.Finished()))
+    call.end(StopAsyncIteration())
+    got = [event async for event in call]
+    assert [type(event).__name__ for event in got] == ["Chunk", "Chunk", "Chunk", "CallEvent"]
+    merged = got[0]
+    assert isinstance(merged, octavo.Chunk)
+    assert (merged.text, merged.token_ids) == ("ab" * 100, tuple(range(100)))
+    assert (merged.token_end, merged.byte_end) == (100, 200)
+
+
+@SESSION_ONLY
+async def test_runs_are_read_and_foreign_calls_passed_over(served: Any, script: Any) -> None:
+    async def runs(context: Any) -> None:
+        columns = pb.DeltaRuns(
+            calls=pack_u32([1, 99, 1]),
+            indexes=pack_u32([0, 0, 1]),
+            counts=pack_u32([2, 1, 1]),
+            token_ends=pack_u32([2, 1, 1]),
+            byte_ends=pack_u32([2, 1, 2]),
+            tokens=pack_u32([5, 6, 7, 8]),
+            texts=["ab", "x", "é"],
+        )
+        await context.write(pb.SessionResponse(runs=columns))
+        ends = [pb.ChoiceEnd(index=0, tokens=2, bytes=2), pb.ChoiceEnd(index=1, tokens=1, bytes=2)]
+        event = pb.CallEvent(call=1, finished=pb.Finished(choices=ends))
+        await context.write(pb.SessionResponse(events=[pb.CallEvent(call=99, finished=pb.Finished()), event]))
+
+    async def session(frames: Any, context: Any) -> None:
+        async for frame in frames:
+            if frame.HasField("generate"):
+                await runs(context)
+
+    served.gateway.plays = session
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        done = await client.generate("x", n=2)
+    assert [(choice.text, choice.token_ids) for choice in done.choices] == [("ab", (5, 6)), ("é", (8,))]
+
+
+@SESSION_ONLY
+async def test_a_gateway_that_ends_the_session_is_asked_for_the_rest(serve: Any, script: Any) -> None:
+    first, second = await serve(), await serve()
+    events = script.answer(["one ", "two"])
+
+    async def leave_in_order(frames: Any, context: Any) -> None:
+        async for frame in frames:
+            for message in events[:2]:
+                event = pb.CallEvent(call=frame.call)
+                getattr(event, message.DESCRIPTOR.name.lower()).CopyFrom(message)
+                await context.write(pb.SessionResponse(events=[event]))
+            return  # OK, and a call without an end
+
+    first.gateway.plays = leave_in_order
+    second.gateway.scripts = [[events[0], *events[2:]]]
+    async with octavo.AsyncClient([first.address, second.address], retry=QUICK) as client:
+        done = await client.generate("x")
+    assert (done.text, done.resumes) == ("one two", 1)
+    assert [name for name, _request, _metadata in second.gateway.calls] == ["Attach"]
+
+
+@SESSION_ONLY
+async def test_a_failure_of_one_call_is_its_own(served: Any, script: Any) -> None:
+    hold = asyncio.Event()
+    served.gateway.scripts = [
+        [*script.answer(["a", "b"])[:2], hold.wait, *script.answer(["a", "b"])[2:]],
+        [script.failure(script.code.INVALID_ARGUMENT, "top_p: no")],
+    ]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        stream = client.generate_stream("x")
+        await anext(stream)
+        with pytest.raises(errors.InvalidRequest, match="top_p"):
+            await client.generate("y")
+        hold.set()
+        assert (await stream.result()).text == "ab"
+    assert served.gateway.sessions == 1
+
+
+@SESSION_ONLY
+async def test_closing_the_client_leaves_what_runs(served: Any, script: Any) -> None:
+    hold = asyncio.Event()
+    served.gateway.scripts = [[*script.answer(["a"], end=False), hold.wait]]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        stream = client.generate_stream("x")
+        await anext(stream)
+        waiting = asyncio.create_task(stream.result())
+        await asyncio.sleep(0)
+    await asyncio.wait_for(served.gateway.cancelled.wait(), 5)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

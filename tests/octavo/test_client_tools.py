@@ -1,0 +1,59 @@
+"""Tools and calls as the SDK takes them: our own shape and OpenAI's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from octavo.client import Choice, Completion, Message, ToolCall
+from octavo.client.wire import chat_request, generate_request, wire_messages
+from octavo.errors import InvalidRequest
+
+CALL = ToolCall("call_1", "weather", '{"city": "Bern"}')
+TOOL = {"name": "weather", "description": "Of a city.", "parameters": {"type": "object"}}
+HELLO = [Message("user", "Bern?")]
+
+
+def test_tools_in_either_shape_are_the_same_request() -> None:
+    one = chat_request(HELLO, {"tools": [TOOL], "tool_choice": "none"})
+    assert one == chat_request(HELLO, {"tools": [{"type": "function", "function": TOOL}], "tool_choice": "none"})
+    (tool,) = one.tools
+    assert (tool.name, tool.description, tool.parameters) == ("weather", "Of a city.", '{"type": "object"}')
+    assert chat_request(HELLO, {"tools": [{"name": "now"}]}).tools[0].parameters == ""
+
+
+def test_calls_in_a_history_in_either_shape_are_the_same_message() -> None:
+    plain = {"id": CALL.id, "name": CALL.name, "arguments": CALL.arguments}
+    openai = {"id": CALL.id, "type": "function", "function": {"name": CALL.name, "arguments": CALL.arguments}}
+    ours = wire_messages([Message("assistant", "", tool_calls=(CALL,)), Message("tool", "9", tool_call_id="call_1")])
+    for shape in (plain, openai, CALL):
+        theirs: list[Any] = [
+            {"role": "assistant", "content": None, "tool_calls": [shape]},
+            {"role": "tool", "content": "9", "tool_call_id": "call_1"},
+        ]
+        assert wire_messages(theirs) == ours
+
+
+@pytest.mark.parametrize("tool", [{}, {"name": 7}, "weather", {"name": "f", "parameters": {"x": object()}}])
+def test_a_tool_that_cannot_be_sent_is_named(tool: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat_request(HELLO, {"tools": [TOOL, tool]})
+    assert caught.value.field == "tools[1]"
+
+
+@pytest.mark.parametrize("call", [{}, {"function": {"name": "f"}}, "f", {"name": "f", "arguments": {}}])
+def test_a_call_that_cannot_be_sent_is_named(call: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        wire_messages([{"role": "assistant", "content": "", "tool_calls": [call]}])
+    assert caught.value.field == "messages[0]"
+
+
+def test_raw_prompts_have_no_tools() -> None:
+    with pytest.raises(InvalidRequest, match="for chat only"):
+        generate_request("x", {"tools": [TOOL]})
+
+
+def test_an_answer_is_the_next_turn_of_its_conversation() -> None:
+    done = Completion("r", "m", (Choice(0, "<tool_call>...", finish_reason="tool_calls", tool_calls=(CALL,)),))
+    assert done.message == Message("assistant", "", tool_calls=(CALL,)) and done.tool_calls == (CALL,)
+    assert Completion("r", "m", (Choice(0, "Hi"),)).message == Message("assistant", "Hi")
