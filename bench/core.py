@@ -3,7 +3,8 @@
     python bench/core.py --json core.json [--rounds 5]
 
 CPU time of this process, one event at a time, no network and no worker process. Figures that are compared run in turn
-in one call; medians are quoted with their quartiles.
+in one call; medians are quoted with their quartiles. What an admission does is also counted, in Python functions called and
+in instructions of the interpreter: those figures are of a Python version and of no machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from array import array
 from pathlib import Path
 from random import Random
+from types import FrameType
+from typing import Any
 
 from octavo.figures import Figure, Figures, figure_of, write_figures
 from octavo.keys import extend_keys
@@ -106,6 +109,29 @@ def admission_costs(prompt_blocks: int, count: int, base: int) -> list[float]:
     return costs
 
 
+def admission_work(count: int = 20) -> tuple[int, int]:
+    """(Python functions, instructions) of the plainest of so many admissions: one that is not watched."""
+    bed = Bed(PLENTY)
+    events = [request(number, 2 * BLOCK_TOKENS, 16) for number in range(2 * count)]
+    for event in events[:count]:
+        bed.submit(event)
+    found: list[tuple[int, int]] = []
+    for event in events[count:]:
+        counts = {"call": 0, "opcode": 0}
+
+        def trace(frame: FrameType, kind: str, _argument: object, counts: dict[str, int] = counts) -> Any:
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+            if kind in counts:
+                counts[kind] += 1
+            return trace
+
+        sys.settrace(trace)
+        bed.core.handle(event)
+        sys.settrace(None)
+        found.append((counts["call"], counts["opcode"]))
+    return min(found)
+
+
 def waiting_costs(waiting: int, steps: int) -> tuple[list[float], list[float]]:
     """With so many requests waiting: (submits, reports that release one sequence and admit the next)."""
     bed = Bed(Policy(max_num_seqs=8, max_waiting_requests=10**7, max_waiting_prompt_tokens=10**12))
@@ -150,7 +176,10 @@ def main(argv: list[str]) -> int:
             kept[1].extend(replaced)
         rates.append(simulated_rate(100, 4000, 3000.0))
     per_block = [(b - a) / 128 for a, b in zip(sorted(short), sorted(long), strict=True)]
+    calls, instructions = admission_work()
     results = [
+        figure_of("admit/calls", [calls], ""),
+        figure_of("admit/instructions", [instructions], ""),
         figure_of("report/running64", reports, "us"),
         figure_of("report_p99/running64", reports, "us", 0.99),
         figure_of("admit/blocks2", short, "us"),

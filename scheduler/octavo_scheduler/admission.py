@@ -36,6 +36,7 @@ class Plan:
     worst: int  # blocks that may be asked for later, at most
     target: Worker | None = None  # who decodes after this worker's prefill
     waits: bool = False  # it does not fit yet, and is better than any that does
+    fits: bool = False  # it was found to, in this event
     spreads: bool = False  # another worker holds more of the prompt
     sources: list[LoadSource] = field(default_factory=list)  # of load_keys that only other hosts hold
     path: Path | None = None  # how it gets what a kvstore holds of it
@@ -70,7 +71,7 @@ def blocks_for(positions: int, block_tokens: int) -> int:
 
 def max_positions(request: Request) -> int:
     """KV positions a choice can ever need: the last token's KV is never written."""
-    return max(1, request.max_len - 1)
+    return max(1, len(request.prompt) + request.max_tokens - 1)
 
 
 def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens: int) -> int:
@@ -113,8 +114,13 @@ def next_group(waiting: list[Choice]) -> list[Choice]:
 def usable_keys(choice: Choice, block_tokens: int, policy: Policy) -> list[bytes]:
     """Keys of the choice's full blocks that leave at least one token to compute; empty when caching is off."""
     request = choice.request
-    limit = (choice.length - 1) // block_tokens
-    if not limit or not policy.prefix_cache or not request.cacheable(block_tokens):
+    prompt, known = len(request.prompt), len(request.prompt_keys)
+    limit = (prompt + len(choice.output) - 1) // block_tokens
+    if not limit or not policy.prefix_cache:
+        return []
+    if limit <= known == prompt // block_tokens:
+        return request.prompt_keys[:limit]
+    if not request.cacheable(block_tokens):
         return []
     choice.key(limit - 1, block_tokens)
     return (request.prompt_keys + choice.output_keys)[:limit]
@@ -177,8 +183,9 @@ def make_plan(
     """What admitting `choices` (the leader first, with its usable keys) on `worker` takes. Changes nothing."""
     leader = choices[0]
     request = leader.request
-    block_tokens, length, prompt = worker.block_tokens, leader.length, len(request.prompt)
-    matched = worker.index.match(keys, len(keys))
+    block_tokens, prompt, count = worker.block_tokens, len(request.prompt), len(choices)
+    length = prompt + len(leader.output)
+    matched = worker.index.match(keys, len(keys)) if keys and keys[0] in worker.index.block_of else []
     path, load_keys = NOTHING_TO_LOAD, []
     if reach is not None:
         path = load_path(
@@ -195,16 +202,21 @@ def make_plan(
         )
         load_keys = keys[len(matched) + path.head : len(matched) + path.run]
     sources = reach.sources(load_keys) if reach is not None and reach.peers and load_keys else []
-    positions = max_positions(request)
+    positions = max(1, prompt + request.max_tokens - 1)  # max_positions and blocks_for, in line
     # one that was preempted too often is seated to its end: it never asks for a block again, so nobody need take its own
-    table = blocks_for(positions if is_protected(leader) else min(length + 1, positions), block_tokens)
-    shared = min(prompt // block_tokens, table) if len(choices) > 1 else table
+    if leader.preemptions >= MAX_PREEMPTIONS or length >= positions:
+        table = -(-positions // block_tokens)
+    else:
+        table = -(-(length + 1) // block_tokens)
+    shared = min(prompt // block_tokens, table) if count > 1 else table
     revived = worker.pool.count_cached(matched) if matched else 0
-    need = table - len(matched) + (len(choices) - 1) * (table - shared) + revived
-    predicted = prompt + history.predict(request.tenant, request.max_tokens, prompt)
-    target = blocks_for(min(positions, max(predicted, length + 1)), block_tokens)
-    worst = len(choices) * (blocks_for(positions, block_tokens) - table)
-    growth = len(choices) * max(0, target - table)
+    need = table - len(matched) + (count - 1) * (table - shared) + revived
+    version, output, _expected = request.foreseen
+    if version != history.version:
+        output = history.predict(request.tenant, request.max_tokens, prompt)
+    target = -(-min(positions, max(prompt + output, length + 1)) // block_tokens)
+    worst = count * (-(-positions // block_tokens) - table)
+    growth = count * max(0, target - table)
     return Plan(
         worker,
         choices,
@@ -216,9 +228,13 @@ def make_plan(
         need,
         growth,
         worst,
-        sources=sources,
-        path=path,
-        other_way=other_way,
+        None,
+        False,
+        False,
+        False,
+        sources,
+        path,
+        other_way,
     )
 
 
@@ -246,11 +262,11 @@ def margin_blocks(worker: Worker, policy: Policy) -> int:
 
 def fits(plan: Plan, policy: Policy, history: OutputHistory) -> bool:
     """Whether the plan can start now."""
-    worker = plan.worker
+    worker, pool = plan.worker, plan.worker.pool
     if len(plan.choices) > len(worker.free_slots) or worker.preempting:
         return False  # a newcomer could share blocks that a victim was chosen to give back
-    free = worker.pool.free_blocks
-    usable = worker.pool.usable_blocks
+    free = pool.empty_blocks + pool.cached_blocks
+    usable = pool.usable_blocks
     if not worker.sequences:
         return plan.free_needed <= free
     # shares that are already being computed by someone else cost nothing: free_needed counts new blocks only

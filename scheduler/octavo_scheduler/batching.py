@@ -47,6 +47,14 @@ def top_up(worker: Worker, policy: Policy) -> list[Sequence]:
     """
     pool, block_tokens = worker.pool, worker.block_tokens
     ahead = ahead_tokens(worker, policy)
+    if len(worker.hungry) == 1:
+        (alone,) = worker.hungry
+        wanted = -(-min(alone.length + ahead, alone.max_positions) // block_tokens) - len(alone.blocks)
+        if not alone.stopping and wanted + margin_blocks(worker, policy) <= pool.free_blocks:
+            worker.hungry = {}
+            if wanted > 0:
+                grant(worker, alone, wanted)
+            return []
     hungry = [item for item in worker.hungry if not item.stopping]
     if len(hungry) > 1:
         hungry.sort(key=_rank)

@@ -44,6 +44,7 @@ class BlockPool:
         "cached_blocks",
         "empty_blocks",
         "num_blocks",
+        "usable_blocks",
     )
 
     def __init__(
@@ -58,7 +59,7 @@ class BlockPool:
         self._evict = evict
         self._on_cached = on_cached
         self._sequences = [0] * num_blocks
-        self._transfers = [0] * num_blocks
+        self._transfers: dict[int, int] = {}  # of the few blocks that are copied
         self._pins: dict[int, int] = {}
         self._indexed = bytearray(num_blocks)
         self._cached = bytearray(num_blocks)
@@ -70,11 +71,8 @@ class BlockPool:
         """Blocks that hold nothing: taking them costs no cached one."""
         self._retired: list[int] = []
         self._debt = 0  # to be retired as they come back
-
-    @property
-    def usable_blocks(self) -> int:
+        self.usable_blocks = num_blocks - 1
         """All blocks but the null block and what is retired, or will be once it is free."""
-        return self.num_blocks - 1 - len(self._retired) - self._debt
 
     @property
     def retired_blocks(self) -> int:
@@ -89,6 +87,7 @@ class BlockPool:
     def retire(self, count: int) -> None:
         """Takes `count` blocks out of use: unused ones, then cached ones, then whichever come back next."""
         self._debt += count
+        self.usable_blocks -= count
         self._pay_debt()
 
     def restore(self, count: int) -> int:
@@ -99,6 +98,7 @@ class BlockPool:
         for _ in range(back):
             self._free.append(self._retired.pop())
         self.empty_blocks += back
+        self.usable_blocks += forgiven + back
         return forgiven + back
 
     def _unwrap(self, count: int) -> None:
@@ -182,28 +182,42 @@ class BlockPool:
     def drop_all(self, blocks: Iterable[int]) -> int:
         """A sequence's holds end, in this order; how many blocks came back. Raises ValueError on a double free."""
         sequences, transfers, pins, back = self._sequences, self._transfers, self._pins, 0
+        indexed, cached, free = self._indexed, self._cached, self._free
         for block in blocks:
             held = sequences[block] - 1
             if held < 0:
                 raise ValueError(f"block {block} has no sequence holder to drop")
             sequences[block] = held
-            if not (held or transfers[block] or block in pins):
+            if held or block in transfers or block in pins:
+                continue
+            back += 1
+            if self._debt:
                 self._let_go(block)
-                back += 1
+            elif indexed[block]:  # _let_go, in line
+                cached[block] = 1
+                self.cached_blocks += 1
+                self._on_cached(block)
+            else:
+                free.append(block)
+                self.empty_blocks += 1
         return back
 
     def hold_transfer(self, block: int) -> None:
         """A transfer begins to read or write `block`, which someone holds already."""
         if self._uncache(block) or self._is_held(block):
-            self._transfers[block] += 1
+            self._transfers[block] = self._transfers.get(block, 0) + 1
             return
         raise ValueError(f"block {block} is free and cannot be transferred")
 
     def drop_transfer(self, block: int) -> bool:
         """A transfer's hold ends. Raises ValueError on a double free."""
-        if self._transfers[block] <= 0:
+        held = self._transfers.get(block, 0)
+        if not held:
             raise ValueError(f"block {block} has no transfer holder to drop")
-        self._transfers[block] -= 1
+        if held > 1:
+            self._transfers[block] = held - 1
+        else:
+            del self._transfers[block]
         return self._settle(block)
 
     def hold_pin(self, block: int) -> None:
@@ -285,14 +299,14 @@ class BlockPool:
 
     def is_exclusive(self, block: int) -> bool:
         """Exactly one sequence holds it, and no transfer or pin does: ending that hold makes it free."""
-        return self._sequences[block] == 1 and not self._transfers[block] and block not in self._pins
+        return self._sequences[block] == 1 and block not in self._transfers and block not in self._pins
 
     def is_held_once(self, block: int) -> bool:
         """Exactly one sequence holds it, and no pin does: it is free when that hold and the transfers' have ended."""
         return self._sequences[block] == 1 and block not in self._pins
 
     def _is_held(self, block: int) -> bool:
-        return self._sequences[block] > 0 or self._transfers[block] > 0 or block in self._pins
+        return self._sequences[block] > 0 or block in self._transfers or block in self._pins
 
     def _uncache(self, block: int) -> bool:
         """Someone takes a hold of it, or the index lets go: whether it was cached until now."""
@@ -304,7 +318,7 @@ class BlockPool:
 
     def is_leaving(self, block: int) -> bool:
         """Only transfers hold it: it is free when they end."""
-        return not self._sequences[block] and self._transfers[block] > 0
+        return not self._sequences[block] and block in self._transfers
 
     def _settle(self, block: int) -> bool:
         if self._is_held(block):
@@ -327,7 +341,9 @@ class BlockPool:
     def states(self) -> bytes:
         """One byte per usable block: 0 free, 1 cached or pinned, 2 held by a sequence, 3 by several, 4 by a transfer."""
         sequences = bytes(map(min, self._sequences, repeat(2)))
-        held = bytes(3 * moving + count for moving, count in zip(map(bool, self._transfers), sequences, strict=True))
+        held = bytearray(sequences)
+        for block in self._transfers:
+            held[block] += 3
         # what is indexed and held by neither is cached or pinned
         return bytes(map(max, held[1:].translate(_STATE_OF), self._indexed[1:]))
 
@@ -337,10 +353,12 @@ class BlockPool:
         free = {*self._free, *range(self._fresh, self.num_blocks)}
         if len(free) != self.empty_blocks:
             wrong.append("a block is twice in the free list")
-        if 0 in free or self._sequences[0] or self._transfers[0] or self._indexed[0] or 0 in self._pins:
+        if 0 in free or self._sequences[0] or 0 in self._transfers or self._indexed[0] or 0 in self._pins:
             wrong.append("the null block is in use")
         if self.cached_blocks != sum(self._cached):
             wrong.append("the count of cached blocks is off")
+        if self.usable_blocks != self.num_blocks - 1 - len(self._retired) - self._debt:
+            wrong.append("the count of usable blocks is off")
         retired = set(self._retired)
         if self._debt and self.free_blocks:
             wrong.append("blocks are free that should be retired")
@@ -351,7 +369,7 @@ class BlockPool:
                 wrong.append(f"block {block} is in {states} states")
             if self._cached[block] != (self._indexed[block] and not held):
                 wrong.append(f"block {block}: cached and its holders disagree")
-            if self._sequences[block] < 0 or self._transfers[block] < 0 or self._pins.get(block, 1) < 1:
+            if self._sequences[block] < 0 or self._transfers.get(block, 1) < 1 or self._pins.get(block, 1) < 1:
                 wrong.append(f"block {block} has a negative count")
             if block in self._pins and not self._indexed[block]:
                 wrong.append(f"block {block} is pinned and not indexed")
@@ -368,7 +386,7 @@ class BlockPool:
         return [
             block
             for block in range(1, self.num_blocks)
-            if (self._sequences[block], self._transfers[block]) != (sequences[block], transfers[block])
+            if (self._sequences[block], self._transfers.get(block, 0)) != (sequences[block], transfers[block])
             or (block in gone) + self._cached[block] + self._is_held(block) != 1
         ]
 
@@ -384,6 +402,6 @@ class BlockPool:
         for table in transfer_blocks:
             transfers.update(table)
         wrong = sum(self._sequences[block] != count for block, count in sequences.items())
-        wrong += sum(self._transfers[block] != count for block, count in transfers.items())
+        wrong += sum(self._transfers.get(block, 0) != count for block, count in transfers.items())
         held = len(sequences.keys() | transfers.keys() | self._pins.keys())
         return wrong + abs(self.num_blocks - 1 - len(self._retired) - self.free_blocks - held)

@@ -118,9 +118,11 @@ class Timers:
     the heap has doubled.
     """
 
-    __slots__ = ("_heap", "_number", "_sweep_at")
+    __slots__ = ("_heap", "_number", "_sweep_at", "next_us")
 
     def __init__(self) -> None:
+        self.next_us = 0
+        """When the first entry is due; 0: never."""
         self._heap: list[tuple[int, int, TimerKind, Request | None]] = []
         self._number = 0
         self._sweep_at = SWEEP_FIRST
@@ -136,6 +138,7 @@ class Timers:
             self._heap = [entry for entry in self._heap if entry[3] is None or entry[3].live]
             heapq.heapify(self._heap)
             self._sweep_at = max(SWEEP_FIRST, 2 * len(self._heap))
+        self.next_us = self._heap[0][0] if self._heap else 0
 
     def due(self, now_us: int) -> list[tuple[TimerKind, Request | None]]:
         """Takes out what is due."""
@@ -143,11 +146,8 @@ class Timers:
         while self._heap and self._heap[0][0] <= now_us:
             _due, _number, kind, request = heapq.heappop(self._heap)
             taken.append((kind, request))
+        self.next_us = self._heap[0][0] if self._heap else 0
         return taken
-
-    def next_us(self) -> int:
-        """When the first entry is due; 0: never."""
-        return self._heap[0][0] if self._heap else 0
 
 
 class Cell:
@@ -174,6 +174,7 @@ class Cell:
         "lost_evictions",
         "moved",
         "neighbours",
+        "newcomer",
         "next_number",
         "now_us",
         "outlook",
@@ -232,6 +233,7 @@ class Cell:
         self.draining = False
         self.admission_due = False
         self.arriving: dict[Request, None] = {}  # prefilled elsewhere, to be decoded: they go before the queue
+        self.newcomer: Request | None = None  # what the event at hand brought, until it starts or waits
         self.next_number = 0
         self.touched: dict[Worker, None] = {}  # workers that the event at hand changed; only they can have orders
         self.effects = self.fresh_effects()
@@ -280,7 +282,7 @@ class Cell:
 
     def uses(self, technique: str, request: Request) -> bool:
         """Whether this request goes with a technique: its switch and its trial decide (books/switches.py)."""
-        return not (self.switches.any_off or request.sampled) or self.switches.uses(technique, request)
+        return not (self.switches.off or request.sampled) or self.switches.uses(technique, request)
 
     @property
     def in_grace(self) -> bool:

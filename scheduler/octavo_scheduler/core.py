@@ -7,9 +7,10 @@ blocks offloaded, and whatever that ordered is returned.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from octavo_scheduler import draining, lifecycle, placement, prefetching, reports, residency, seating
+from octavo_scheduler import draining, lifecycle, newcomers, placement, prefetching, reports, residency, seating
 from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.batching import grant_spare, step_policy, top_up
 from octavo_scheduler.books import entries
@@ -61,55 +62,62 @@ class Core:
     """One cell's scheduler. Feed events in time order; carry out the effects of each before the next."""
 
     def __init__(self, policy: Policy, now_us: int = 0) -> None:
-        self.cell = Cell(policy, now_us)
+        self.cell = cell = Cell(policy, now_us)
         self._next_audit_us = now_us + SECOND_US
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Submitted: lambda event: lifecycle.submit(self.cell, event),
-            Cancelled: lambda event: lifecycle.cancel(self.cell, event),
-            Paused: lambda event: lifecycle.pause(self.cell, event),
-            ChoiceStopped: lambda event: lifecycle.stop_choice(self.cell, event),
-            AttachRequested: lambda event: lifecycle.attach_known(self.cell, event),
-            GatewayJoined: lambda event: lifecycle.join_gateway(self.cell, event),
-            GatewayLost: lambda event: lifecycle.lose_gateway(self.cell, event),
+            Submitted: partial(lifecycle.submit, cell),
+            Cancelled: partial(lifecycle.cancel, cell),
+            Paused: partial(lifecycle.pause, cell),
+            ChoiceStopped: partial(lifecycle.stop_choice, cell),
+            AttachRequested: partial(lifecycle.attach_known, cell),
+            GatewayJoined: partial(lifecycle.join_gateway, cell),
+            GatewayLost: partial(lifecycle.lose_gateway, cell),
             WorkerJoined: self._worker_joined,
             WorkerLost: self._worker_lost,
-            DrainRequested: lambda event: draining.begin(self.cell, event),
+            DrainRequested: partial(draining.begin, cell),
             Reported: self._reported,
             StoreJoined: self._store_joined,
             StoreChanged: self._store_changed,
             StoreInventory: self._store_inventory,
             StoreCoded: self._store_coded,
             StoreLost: self._store_lost,
-            PreloadPut: lambda event: build.put(self.cell, event),
-            PreloadRemoved: lambda event: build.remove(self.cell, event),
-            PreloadPinned: lambda event: build.set_pinned(self.cell, event),
-            PreloadUsed: lambda event: build.used(self.cell, event),
-            CacheEvicted: lambda event: control.evict(self.cell, event),
-            NamespaceRotated: lambda event: control.rotate(self.cell, event),
+            PreloadPut: partial(build.put, cell),
+            PreloadRemoved: partial(build.remove, cell),
+            PreloadPinned: partial(build.set_pinned, cell),
+            PreloadUsed: partial(build.used, cell),
+            CacheEvicted: partial(control.evict, cell),
+            NamespaceRotated: partial(control.rotate, cell),
             Tick: lambda event: None,
         }
 
     def handle(self, event: Event) -> Effects:
         """Applies one event. Time never goes back: an older `now_us` counts as the newest seen."""
         cell = self.cell
-        cell.now_us = max(cell.now_us, event.now_us)
-        cell.effects = cell.fresh_effects()
+        if event.now_us > cell.now_us:
+            cell.now_us = event.now_us
+        now_us, touched = cell.now_us, cell.touched
+        cell.effects = effects = Effects([], [], [], set(), [], False, 0, [], [])
         self._handlers[type(event)](event)
-        if 0 < cell.timers.next_us() <= cell.now_us:
+        alone = cell.newcomer is not None and newcomers.comes_alone(cell, self._next_audit_us)
+        if 0 < cell.timers.next_us <= now_us:
             self._fire_timers()
-        if cell.now_us >= self._next_audit_us:
+        if now_us >= self._next_audit_us:
             self._audit()
-        for worker in list(cell.touched):
+        for worker in list(touched) if touched else ():
             if worker.hungry or worker.pool.debt:
                 self._accrue_hungry(worker)
                 lacked = worker.ungranted
                 residency.preempt_if_short(cell, worker, top_up(worker, cell.policy))
                 if worker.ungranted < lacked:
                     grant_spare(cell, worker)
+        if alone:
+            newcomers.admit(cell)
         if cell.admission_due:
             cell.admission_due = False
             self._admit_waiting()
-            for worker in cell.touched:
+            alone = True
+        if alone:
+            for worker in touched:
                 if worker.hungry:
                     self._accrue_hungry(worker)
                     # a newcomer's horizon travels with its admission; shortage is seen at the next event
@@ -118,20 +126,23 @@ class Core:
             arrived = cell.registry.find(event.tenant, event.request_id)
             if arrived is not None:
                 prefetching.hint(cell, arrived)
-        for worker in cell.touched:
+        for worker in touched:
             if worker.offload_candidates:
                 self._offload(worker)
             if worker.orders_due():
-                cell.effects.orders.append((worker.epoch, worker.take_orders()))
-        cell.touched.clear()
-        cell.effects.next_wakeup_us = self._next_wakeup()
-        return cell.effects
+                effects.orders.append((worker.epoch, worker.take_orders()))
+        touched.clear()
+        timer_us, audit_us = cell.timers.next_us, self._next_audit_us
+        effects.next_wakeup_us = timer_us if 0 < timer_us < audit_us else audit_us
+        return effects
 
     def _accrue_hungry(self, worker: Worker) -> None:
         """Their tables may grow now."""
+        now_us = self.cell.now_us
         for sequence in worker.hungry:
-            accrue(sequence, worker.block_bytes, self.cell.now_us)
-            if not sequence.outgrew:
+            if sequence.accrued_us != now_us:
+                accrue(sequence, worker.block_bytes, now_us)
+            if sequence.output and not sequence.outgrew:
                 learn.from_growth(self.cell, sequence)
 
     def collect(self, gateway: int) -> list[Update]:
@@ -307,7 +318,7 @@ class Core:
                     continue
                 jam.hold_tenant(request)
                 break
-            if not fits(plan, cell.policy, cell.history):
+            if not (plan.fits or fits(plan, cell.policy, cell.history)):
                 if pauses.review(cell, plan.worker, request) or self._make_room(plan):
                     continue
                 self._displace(request)
@@ -405,10 +416,7 @@ class Core:
                 entries.price(cell, worker)
                 entries.settle(cell, worker)
         cell.registry.expire(cell.now_us)
+        cell.fleet.tidy_heads()
         pauses.tick(cell)
         cell.caching.drop_ended_pins()
         build.tend(cell)
-
-    def _next_wakeup(self) -> int:
-        timer_us = self.cell.timers.next_us()
-        return min(timer_us, self._next_audit_us) if timer_us else self._next_audit_us

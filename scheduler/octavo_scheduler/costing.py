@@ -49,7 +49,12 @@ def charge(
     if not prefilled:  # nearly every report
         for sequence, weight in zip(advanced, weights, strict=True):
             sequence.cost.decode_us += weight * scale
-            for account in sequence.accounts:
+            accounts = sequence.accounts
+            if len(accounts) == 1:
+                account = accounts[0]
+                account.virtual_us += weight * predicted * account.per_us
+                continue
+            for account in accounts:
                 account.virtual_us += weight * predicted * account.per_us
         return True
     for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):

@@ -22,6 +22,7 @@ EVICTIONS = ("admission", "growth", "shrink")
 
 
 REUSE_MEMORY = 0.05
+SPARE_HEADS = 100_000
 QUIET_LEAST_US = 1_500_000
 """An idle worker reports once a second."""
 
@@ -76,8 +77,8 @@ class Worker:
         "offload_candidates",
         "offloads_in_flight",
         "ordered",
-        "orders_wait",
         "orders",
+        "orders_wait",
         "pace",
         "peer_link",
         "pool",
@@ -385,15 +386,31 @@ class Shape(NamedTuple):
 class Fleet:
     """All connections of the cell."""
 
-    __slots__ = ("_accepting", "_hosts", "_longest", "_shapes", "gateways", "splits", "stores", "version", "workers")
+    __slots__ = (
+        "_accepting",
+        "_hosts",
+        "_longest",
+        "_roomiest",
+        "_shapes",
+        "gateways",
+        "has_stores",
+        "heads",
+        "splits",
+        "stores",
+        "version",
+        "workers",
+    )
 
     def __init__(self) -> None:
         self._shapes: dict[str, list[Shape]] = {}  # by pool
         self._longest = -1
+        self._roomiest: dict[str, int] = {}  # by pool
         self._accepting: dict[str, list[Worker]] = {}  # by pool
         self._hosts: dict[str, list[Worker]] = {}  # by store id
         self.version = 0  # counts what `changed` was told
         self.splits = False  # a worker only prefills for others
+        self.has_stores = False  # a worker names a kvstore, connected or not
+        self.heads: set[bytes] = set()  # first keys that some worker may have or compute: who is not here is nowhere
         self.workers: dict[int, Worker] = {}  # by epoch
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
@@ -470,14 +487,38 @@ class Fleet:
             self._longest = max((shape.max_model_len for shape in self.shapes()), default=0)
         return self._longest
 
+    def most_positions(self, pool: str) -> int:
+        """KV positions of the largest pool among the workers that accept; 0 without one."""
+        known = self._roomiest.get(pool)
+        if known is None:
+            sizes = (shape.usable_blocks * shape.block_tokens for shape in self.shapes(pool))
+            known = self._roomiest[pool] = max(sizes, default=0)
+        return known
+
     def changed(self) -> None:
         """A worker came, left or began to drain."""
+        self._roomiest.clear()
         self._shapes.clear()
         self._longest = -1
         self._accepting.clear()
         self._hosts.clear()
         self.splits = any(worker.role == "prefill" for worker in self.workers.values())
+        self.has_stores = any(worker.store_id for worker in self.workers.values())
+        for worker in self.workers.values():
+            if worker.index.known_heads is not self.heads:
+                self.heads |= worker.index.known_heads
+                worker.index.known_heads = self.heads
         self.version += 1
+
+    def tidy_heads(self) -> None:
+        """Forgets first keys that no worker has any more, once they may be many; call it now and then."""
+        if len(self.heads) > SPARE_HEADS:
+            held: set[bytes] = set()
+            for worker in self.workers.values():
+                held.update(worker.index.heads(), worker.computing)
+            if 2 * len(held) < len(self.heads):
+                self.heads.clear()
+                self.heads |= held
 
     def max_request_blocks(self) -> int:
         """Usable blocks of the largest pool; 0 without a worker."""

@@ -52,9 +52,11 @@ def length_class(prompt_tokens: int) -> int:
 class OutputHistory:
     """Predicts output tokens. Bounded in tenants; a tenant without history is predicted from the others'."""
 
-    __slots__ = ("_all", "_by_key", "_default")
+    __slots__ = ("_all", "_by_key", "_default", "version")
 
     def __init__(self, default_tokens: int) -> None:
+        self.version = 0
+        """Counts what was learned: a prediction holds as long as it stands."""
         self._default = default_tokens
         self._all = _Lengths(float(default_tokens))
         self._by_key: OrderedDict[Key, _Lengths] = OrderedDict()
@@ -81,12 +83,14 @@ class OutputHistory:
 
     def observe(self, tenant: str, output_tokens: int, prompt_tokens: int = 0) -> None:
         """One finished choice."""
+        self.version += 1
         self._all.observe(output_tokens)
         for key in ((tenant, -1), (tenant, length_class(prompt_tokens))):
             self._of(key).observe(output_tokens)
 
     def outgrown(self, tenant: str, prompt_tokens: int = 0) -> None:
         """A running choice has passed what was predicted for it: the prediction rises before the choice has ended."""
+        self.version += 1
         for key in ((tenant, -1), (tenant, length_class(prompt_tokens))):
             self._of(key).raise_quantile()
 

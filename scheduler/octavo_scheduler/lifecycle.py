@@ -55,7 +55,7 @@ def lose_gateway(cell: Cell, event: GatewayLost) -> None:
 
 
 def submit(cell: Cell, event: Submitted) -> None:
-    """Attach to what is known under this id, refuse, or queue a new request."""
+    """Attach to what is known under this id, refuse, or take on a new request: it is the cell's `newcomer` then."""
     gateway = cell.fleet.gateways.get(event.gateway)
     if gateway is None:
         return
@@ -70,8 +70,13 @@ def submit(cell: Cell, event: Submitted) -> None:
         if known.outcome is None or known.outcome.outcome == "finished":
             attach(cell, gateway, event.request_id, known, event.choices if event.attempt > 1 else [])
             return
-    slo = resolve(event.slo_class, cell.policy.default_slo_class, cell.classes)
-    terms = _refusal(cell, event, slo) or knock(cell, event, slo, _privileged(cell, event))
+    default = cell.policy.default_slo_class
+    slo = cell.classes.get(event.slo_class or default) or resolve(event.slo_class, default, cell.classes)
+    privileged = event.attempt > 1 and _privileged(cell, event)
+    terms: Terms | Outcome | None = None
+    if slo is None or not _is_plain(cell, event, slo):
+        terms = _refusal(cell, event, slo, privileged)
+    terms = terms or knock(cell, event, slo, privileged)
     if isinstance(terms, Outcome):
         note_rejected(cell, event, terms)
         refuse(cell, gateway, event.request_id, terms)
@@ -80,52 +85,77 @@ def submit(cell: Cell, event: Submitted) -> None:
     cell.registry.add(request)
     cell.tenant_asked(request.tenant)
     cell.tenants.open(request, terms.charged_tokens, cell.now_us)
-    cell.counters["requests_degraded"] += bool(terms.degraded)
-    emitted = [len(choice.output) for choice in request.choices]
+    if terms.degraded:
+        cell.counters["requests_degraded"] += 1
+    emitted = [0] if len(request.choices) == 1 and not request.work_done else [len(c.output) for c in request.choices]
     delivery = _deliver(cell, gateway, event.request_id, request, emitted)
-    delivery.finish_sent = [bool(choice.finished) for choice in event.choices]
     if request.deadline_us:
         cell.timers.at(request.deadline_us, "deadline", request)
+    if request.work_done or any([start.finished for start in event.choices]):
+        _go_on(cell, event, request, delivery)
+    if event.resumes:
+        pauses.resume(cell, request, event.resumes)
+    if request.outcome is None:
+        cell.newcomer = request
+        if request.deadline_us:
+            hopeless.watch(cell, request)
+        if not cell.fleet.workers:
+            cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
+
+
+def _go_on(cell: Cell, event: Submitted, request: Request, delivery: Delivery) -> None:
+    """A resubmit may bring choices that have all their tokens, or have ended."""
+    delivery.finish_sent = [bool(choice.finished) for choice in event.choices]
     for choice in request.choices:
         if len(choice.output) >= request.max_tokens and choice.phase is not Phase.DONE:
             finish_choice(cell, choice, "length")
     if not request.waiting_choices():
         _finish_if_done(cell, request)
-    if event.resumes:
-        pauses.resume(cell, request, event.resumes)
-    if request.live:
-        cell.queue.push(request)
-        if request.deadline_us:
-            hopeless.watch(cell, request)
-        cell.admission_due = True
-        if not cell.fleet.workers:
-            cell.timers.at(cell.now_us + cell.policy.no_worker_timeout_us, "no_worker")
 
 
-def _refusal(cell: Cell, event: Submitted, slo: SloClass | None) -> Outcome | None:
+def _is_plain(cell: Cell, event: Submitted, slo: SloClass) -> bool:
+    """Whether `_refusal` has nothing to say, as of nearly every request."""
+    fleet, prompt = cell.fleet, len(event.prompt)
+    size = prompt + event.max_tokens
+    return (
+        prompt > 0 < event.max_tokens
+        and len(event.choices) == 1
+        and size - 1 <= fleet.most_positions(slo.pool)  # 0 without a worker
+        and size <= fleet.longest_context()
+        and (not event.slo_class or event.slo_class in cell.classes)
+        and not (cell.draining or event.cache.pin or event.choices[0].emitted)
+    )
+
+
+def _refusal(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) -> Outcome | None:
     """Why a new request is refused at once."""
     invalid = _invalid(cell, event, slo)
     if invalid:
         return Outcome("rejected", "rejected-invalid", invalid)
     if cell.draining:
         return Outcome("rejected", "rejected-draining", "the scheduler is draining; retry", SECOND_US)
-    if not (cell.fleet.accepting() or _privileged(cell, event)):
+    fleet = cell.fleet
+    if not (privileged or fleet.accepting()):
         return Outcome("rejected", "rejected-not-ready", "no worker is ready; retry", SECOND_US)
-    never = never_fits(cell, len(event.prompt), event.max_tokens, len(event.choices), slo.pool if slo else "")
-    if never:
-        return Outcome("rejected", "rejected-never-fits", never)
+    pool = slo.pool if slo is not None else ""
+    prompt, choices = len(event.prompt), len(event.choices)
+    if choices > 1 or prompt + event.max_tokens - 1 > fleet.most_positions(pool):  # else some worker has room for it
+        never = never_fits(cell, prompt, event.max_tokens, choices, pool)
+        if never:
+            return Outcome("rejected", "rejected-never-fits", never)
     unpinned = pin_refusal(cell, event) if event.cache.pin else ""
     return Outcome("rejected", "rejected-pin-quota", unpinned) if unpinned else None
 
 
 def _privileged(cell: Cell, event: Submitted) -> bool:
-    """A resubmit while the cell recovers, or of a stream that has begun: it was taken on before."""
-    return event.attempt > 1 and (cell.in_grace or any(choice.emitted for choice in event.choices))
+    """Of a resubmit: the cell recovers, or the stream has begun. It was taken on before."""
+    return cell.in_grace or any(choice.emitted for choice in event.choices)
 
 
 def _invalid(cell: Cell, event: Submitted, slo: SloClass | None) -> str:
     """What the caller must change, naming the field."""
-    if not len(event.prompt):
+    prompt = len(event.prompt)
+    if not prompt:
         return "prompt_tokens: empty; give at least one token"
     if event.max_tokens < 1:
         return f"max_tokens: {event.max_tokens} is too small; give at least 1"
@@ -134,11 +164,11 @@ def _invalid(cell: Cell, event: Submitted, slo: SloClass | None) -> str:
     if slo is None:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     for choice in event.choices:
-        if len(choice.emitted) > event.max_tokens:
+        if choice.emitted and len(choice.emitted) > event.max_tokens:
             return "choices: more emitted tokens than max_tokens"
     longest = cell.fleet.longest_context()
-    if longest and len(event.prompt) + event.max_tokens > longest:
-        return f"max_tokens: prompt {len(event.prompt)} + max_tokens {event.max_tokens} exceed the context of {longest}"
+    if longest and prompt + event.max_tokens > longest:
+        return f"max_tokens: prompt {prompt} + max_tokens {event.max_tokens} exceed the context of {longest}"
     return ""
 
 
@@ -164,40 +194,37 @@ def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, po
 def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
     now = cell.now_us
     # keys of a namespace that was rotated meanwhile must neither be found nor left behind
-    stale = event.cache.generation != cell.caching.generations.get(event.tenant, 0)
-    blended = not stale and not event.cache_off and blend.wanted(cell, event)
+    policy, generations = cell.policy, cell.caching.generations
+    stale = event.cache.generation != (generations.get(event.tenant, 0) if generations else 0)
+    blended = policy.blending and not stale and not event.cache_off and blend.wanted(event)
     keyless = event.cache_off or stale or blended
-    request = Request(
-        request_id=event.request_id,
-        tenant=event.tenant,
-        prompt=event.prompt,
-        prompt_keys=[] if keyless else event.prompt_keys,
-        namespace_root=b"" if keyless else event.namespace_root,
-        cache=event.cache,
-        namespace_tag=event.namespace_tag,
-        blended=blended,
-        sampling=event.sampling,
-        logprobs=event.logprobs,
-        max_tokens=terms.max_tokens,
-        arrival_us=now - event.age_us,
-        submitted_us=now,
-        priority=event.priority,
-        slo_class=event.slo_class or cell.policy.default_slo_class,
-        deadline_us=now + terms.deadline_us if terms.deadline_us else 0,
-        traceparent=event.traceparent,
-        idempotency_key=event.idempotency_key,
-        sampled=sampled_for(event.request_id, cell.policy.counterfactual_share),
-        body_hash=event.body_hash,
-        gateway_state=event.gateway_state,
-        resubmitted=event.attempt > 1 and cell.in_grace,
-        attempts=max(1, event.attempt),
-        waiting_since_us=now,
-        pool=terms.pool,
-        degraded=terms.degraded,
-        claimed_kv_tokens=terms.kv_tokens,
-        claimed_gpu_us=terms.gpu_us,
-        forecast=terms.forecast,
+    request = Request(  # by place: names are looked up one by one, among as many as it has
+        event.request_id,
+        event.tenant,
+        event.prompt,
+        [] if keyless else event.prompt_keys,
+        event.sampling,
+        event.logprobs,
+        terms.max_tokens,
+        now - event.age_us,
+        now,
+        event.priority,
+        event.slo_class or policy.default_slo_class,
+        now + terms.deadline_us if terms.deadline_us else 0,
+        event.traceparent,
+        event.idempotency_key,
+        event.body_hash,
+        event.gateway_state,
+        b"" if keyless else event.namespace_root,
     )
+    request.cache, request.namespace_tag, request.waiting_since_us = event.cache, event.namespace_tag, now
+    request.pool, request.degraded, request.blended = terms.pool, terms.degraded, blended
+    request.claimed_kv_tokens, request.claimed_gpu_us = terms.kv_tokens, terms.gpu_us
+    request.forecast, request.foreseen = terms.forecast, terms.foreseen
+    if policy.counterfactual_share > 0:
+        request.sampled = sampled_for(event.request_id, policy.counterfactual_share)
+    if event.attempt > 1:
+        request.resubmitted, request.attempts = cell.in_grace, event.attempt
     if len(event.choices) == 1 and not terms.degraded:
         request.sized_for = cell.fleet.version  # never_fits was asked for just this size
     if event.pause_tool or event.pause_expected_us:
@@ -208,7 +235,8 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
             choice.logprobs = [b""] * len(choice.output)
         if start.finished:
             choice.phase, choice.finish_reason = Phase.DONE, start.finished
-        request.work_done |= bool(choice.output)
+        if choice.output:
+            request.work_done = True
         request.choices.append(choice)
     return request
 

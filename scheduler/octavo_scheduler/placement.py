@@ -39,7 +39,9 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     One that does not fit is also the answer when it is worth waiting for (`plan.waits`). None: it was refused, or every
     worker's slots are taken.
     """
-    group = next_group(request.waiting_choices())
+    group = request.waiting_choices()
+    if len(group) > 1:
+        group = next_group(group)
     if request.sized_for != cell.fleet.version:
         never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool)
         if never:
@@ -73,18 +75,24 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
 
 
 def _has_slot(workers: list[Worker]) -> bool:
-    return any(worker.free_slots for worker in workers)
+    return bool(workers and workers[0].free_slots) or any(worker.free_slots for worker in workers)
 
 
 def _best_on(
     cell: Cell, request: Request, accepting: list[Worker], group: list[Choice], keys: list[bytes]
 ) -> Plan | None:
     """The cheapest plan with room on these workers, or the cheapest of all; None when no slot is free."""
+    if len(accepting) == 1:
+        return _plan(cell, accepting[0], group, keys) if accepting[0].free_slots else None
     if not _has_slot(accepting):
         return None
-    if len(accepting) == 1:
-        return _plan(cell, accepting[0], group, keys)
     routed = cell.uses("routing", request)
+    if not (cell.fleet.has_stores or request.blended or (keys and keys[0] in cell.fleet.heads)):
+        cheapest = accepting[_cheapest(cell, accepting, group[0].length)]
+        plan = _plan(cell, cheapest, group, keys)
+        plan.fits = fits(plan, cell.policy, cell.history)
+        if plan.fits:
+            return plan
     rated, most = _rated(cell, accepting, keys if routed else [], group[0].length)
     if request.blended:
         rated = [_blend_rated(cell, accepting[rating[1]], group[0], rating) for rating in rated]
@@ -96,7 +104,8 @@ def _best_on(
     while rated:
         cost_us, at, cached = heapq.heappop(rated)
         plan = _plan(cell, accepting[at], group, keys)
-        if fits(plan, cell.policy, cell.history):
+        plan.fits = fits(plan, cell.policy, cell.history)
+        if plan.fits:
             if first is not None and _waits_for_room(cell, request, first, cost_us - first_us):
                 first.waits = True
                 return first
@@ -131,11 +140,10 @@ def plans(cell: Cell, request: Request) -> list[Plan]:
 
 def _plan(cell: Cell, worker: Worker, group: list[Choice], keys: list[bytes]) -> Plan:
     request = group[0].request
-    reach = cell.fleet.reach_of(worker, cell.now_us)
+    reach = cell.fleet.reach_of(worker, cell.now_us) if worker.store_id else None
     forced: Way | None = None
     other_way = False
-    by_cost = cell.policy.load_path == "auto" and request.handoff is None and not request.swapped
-    if reach is not None and by_cost:
+    if reach is not None and cell.policy.load_path == "auto" and request.handoff is None and not request.swapped:
         sampled = "tier_load" in request.sampled
         if cell.switches.is_off("tier_load", request):
             forced, reach = "load", reach if sampled else None
@@ -179,6 +187,24 @@ def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) ->
     return rated, most
 
 
+def _cheapest(cell: Cell, workers: list[Worker], length: int) -> int:
+    """Which of the workers is the cheapest for a prompt of which none holds anything: as `_rated`, in one pass."""
+    budget = max(1, cell.policy.max_num_batched_tokens)
+    blocks = blocks_for(length + 1, workers[0].block_tokens)
+    best, best_us = 0, float("inf")
+    for at, worker in enumerate(workers):
+        costs, tokens = worker.costs, length + worker.backlog
+        chunk_us = costs.fixed_us + len(worker.sequences) * costs.decode_seq_us
+        cost_us = -(-tokens // budget) * chunk_us + tokens * costs.prefill_token_us
+        if cost_us < best_us:
+            if blocks > worker.pool.empty_blocks:
+                cost_us += pressure_us(worker, blocks)
+                if cost_us >= best_us:
+                    continue
+            best, best_us = at, cost_us
+    return best
+
+
 def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -> Rating:
     policy = cell.policy
     cached = worker.index.match_len(keys, len(keys))
@@ -220,9 +246,10 @@ def waits_for_join(cell: Cell, request: Request, plan: Plan) -> bool:
 
     One's own prefill would stand behind what is queued there, the other's included.
     """
-    if not cell.policy.join_prefill or not plan.worker.computing or not cell.uses("join", request):
+    start = len(plan.matched) + plan.head_blocks + len(plan.load_keys)
+    if start >= len(plan.keys) or plan.keys[start] not in plan.worker.computing:
         return False
-    if not _join_run(plan.worker, plan.keys, len(plan.matched) + plan.head_blocks + len(plan.load_keys)):
+    if not cell.policy.join_prefill or not cell.uses("join", request):
         return False
     if request.join_until_us < 0:
         worker, budget = plan.worker, cell.policy.max_num_batched_tokens

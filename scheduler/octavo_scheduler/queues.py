@@ -45,6 +45,23 @@ class WaitingQueue:
             if choice.sequence is not None:  # another choice of it runs on
                 choice.sequence.accounts = request.accounts
 
+    def enter(self, request: Request, now_us: int) -> None:
+        """A new request while nobody waits: it counts as waiting, and `leave` or `stay` follows in the same event."""
+        self._next_number += 1
+        request.queue_number = self._next_number
+        self._requests[request] = None
+        request.accounts = self._line.enter(request, now_us)
+
+    def leave(self, request: Request) -> None:
+        """It has started at once: no line has seen it."""
+        del self._requests[request]
+        self._line.left(request)
+
+    def stay(self, request: Request) -> None:
+        """It could not: it waits like all others."""
+        del self._requests[request]
+        self.push(request)
+
     def remove(self, request: Request) -> None:
         """Takes a request out; a no-op when it is not in."""
         if not request.queued:

@@ -28,6 +28,9 @@ REMOTE_TIER = "remote"
 """What a kvstore calls blocks that it has just fetched from another host."""
 
 
+_RUNNING = Phase.RUNNING
+
+
 class ProtocolError(Exception):
     """A report that cannot be true; its worker's epoch is closed."""
 
@@ -42,13 +45,14 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
         worker.prefill_share += weight * (busy * bool(report.prefill_tokens) - worker.prefill_share)
     worker.last_report_us = cell.now_us
     cell.counters["reports"] += 1
-    labels = Label([], [])
+    labels = Label([], [], [])
     # a load ended before the step that it let begin, which may be in this same report
     for done in report.transfers_done:
         transfer = worker.transfers.pop(done.xfer_id, None)
         if transfer is not None:
             _end_transfer(cell, worker, transfer, done, labels)
-    chunks.stalled(worker, report)
+    if report.prefill_tokens and report.decode_seqs:
+        chunks.stalled(worker, report)
     context_tokens = _advance(cell, worker, report, labels)
     for finish in report.finishes:
         finished = worker.sequences.get(finish.seq)
@@ -104,7 +108,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     """
     block_tokens = worker.block_tokens
     slots, tokens, hungry, now_us = worker.slots, report.tokens, worker.hungry, cell.now_us
-    seats, low_water, running = len(slots), ahead_tokens(worker, cell.policy), Phase.RUNNING
+    seats, low_water, running = len(slots), ahead_tokens(worker, cell.policy), _RUNNING
     if (told := sum(report.counts)) != len(tokens):
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
     at = logprob_at = 0
@@ -121,7 +125,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         if not before <= computed <= covered or computed > sequence.length + count:
             raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
         advanced.append(sequence)
-        if sequence.calm and count == 1 and before < computed < (sequence.walked + 1) * block_tokens:
+        if before < computed <= sequence.calm_until and count == 1:
             sequence.computed_len = computed
             sequence.length = length = sequence.length + 1
             sequence.output.append(tokens[at])
@@ -162,7 +166,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
                 handoff.advance(cell, worker, sequence)
         if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
             hungry[sequence] = None
-        sequence.calm = _is_calm(sequence)
+        sequence.calm_until = (sequence.walked + 1) * block_tokens - 1 if _is_calm(sequence) else 0
     if owed:
         cell.fleet.owe(owed, cell.effects.dirty_gateways)
     for slot in report.starved:
@@ -185,7 +189,7 @@ def _is_calm(sequence: Sequence) -> bool:
     """Until its next full block each token of it is only counted, delivered and charged."""
     choice = sequence.choice
     return (
-        choice.phase is Phase.RUNNING
+        choice.phase is _RUNNING
         and sequence.first_token_us >= 0
         and choice.request.logprobs < 0
         and not (sequence.behind or sequence.handoff is not None or sequence.group)
@@ -219,23 +223,23 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
     """Offers every block wholly below computed_len to the index: a chunk's at once where they end one of its runs."""
     if not cell.policy.prefix_cache:
         return
-    choice, size = sequence.choice, worker.block_tokens
+    choice, size, index = sequence.choice, worker.block_tokens, worker.index
     full = sequence.computed_len // size
     while sequence.walked < full:
         at = sequence.walked
-        keys = choice.keys(at, full, size)
+        keys = choice.keys(max(0, at - 1), full, size)
         if not keys:
             sequence.walked = full
             return
-        parent = choice.key(at - 1, size) if at else None
-        if parent is not None and parent not in worker.index:
+        parent = keys.pop(0) if at else None
+        if parent is not None and parent not in index.block_of:
             # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
             sequence.walked = at - 1
             continue
         blocks = sequence.blocks[at:full]
-        if not worker.index.add_run(keys, blocks, parent, cell.now_us):
+        if len(keys) == 1 or not index.add_run(keys, blocks, parent, cell.now_us):
             del keys[1:], blocks[1:]
-            if not worker.index.add(keys[0], blocks[0], parent, cell.now_us):
+            if not index.add(keys[0], blocks[0], parent, cell.now_us):
                 blocks = []
         if blocks:
             _label(cell, worker, choice.request, keys, blocks, parent, labels)

@@ -31,6 +31,9 @@ class Phase(IntEnum):
     DONE = 2
 
 
+_WAITING = Phase.WAITING  # a member of an enum is looked up by a metaclass
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The one terminal outcome of a request."""
@@ -103,8 +106,15 @@ class Cost:
         }
 
 
+class _EachToken:
+    """What each token of a sequence touches lies together: a base's slots come first, and each class's by their names."""
+
+    __slots__ = ("accounts", "blocks", "calm_until", "computed_len", "cost", "deliveries", "length", "max_positions",
+                 "output", "stopping")  # fmt: skip
+
+
 @dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(_EachToken):
     """One residency of a choice on a worker. Lengths in tokens; `blocks` is its block table."""
 
     seq: int
@@ -145,7 +155,7 @@ class Sequence:
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
-    calm: bool = False  # it decodes, and nothing of it but its table and the index need be looked at (reports.py)
+    calm_until: int = 0  # it decodes, and up to here nothing of it but its table need be looked at (reports.py)
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
     deliveries: list[Delivery] = field(init=False, repr=False)
@@ -189,7 +199,7 @@ class Choice:
         """It is done: no further token is its own."""
         self.phase = Phase.DONE
         if self.sequence is not None:
-            self.sequence.calm = False
+            self.sequence.calm_until = 0
 
     def tokens(self) -> array[int]:
         """Prompt + output."""
@@ -331,6 +341,7 @@ class Request:
     last_step: int = 0
     join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
     sized_for: int = -1  # fleet version for which it was found to fit some worker
+    foreseen: tuple[int, int, float] = (-1, 0, 0.0)  # history version, and the output predicted and expected as of it
     room_until_us: int = -1  # waits for room beside its prefix until then
     # what travels in RequestTimes
     attempts: int = 1
@@ -399,8 +410,9 @@ class Request:
 
     def waiting_choices(self) -> list[Choice]:
         """Choices that want a residency."""
-        if len(self.choices) == 1:
-            return self.choices[:] if self.choices[0].phase is Phase.WAITING else []
+        choices = self.choices
+        if len(choices) == 1:
+            return choices[:] if choices[0].phase is _WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
 
     def size_bytes(self) -> int:

@@ -118,7 +118,8 @@ def release(cell: Cell, worker: Worker, sequence: Sequence, step: int) -> None:
     index.rest(sequence.blocks, cell.now_us)
     entries.rested(cell, worker, sequence)
     freed = pool.drop_all(reversed(sequence.blocks))
-    pool.drop_all(reversed(sequence.sources))
+    if sequence.sources:
+        pool.drop_all(reversed(sequence.sources))
     request.blocks_freed += freed
     if sequence.promised_blocks:  # an offload that has begun meanwhile gives its blocks back when it has ended
         left = sum(not pool.sequences_of(block) for block in sequence.blocks)
@@ -268,7 +269,7 @@ def lose_worker(cell: Cell, worker: Worker, why: str) -> list[Request]:
         request.losses += 1
         for choice in request.choices:
             if choice.sequence is not None:
-                choice.sequence.calm = False  # its next token ends the count
+                choice.sequence.calm_until = 0  # its next token ends the count
         if request.losses >= cell.policy.max_losses:
             exhausted.append(request)
     handoff.retarget(cell, worker)

@@ -21,6 +21,8 @@ from octavo_scheduler.preloads import blend, wishes
 from octavo_scheduler.request import Choice, LoadRecord, Phase, Sequence
 from octavo_scheduler.tiers import Purpose, Transfer
 
+_RUNNING = Phase.RUNNING
+
 
 def admit(cell: Cell, plan: Plan) -> None:
     """Takes the plan's references in this event, and orders the load and the admission."""
@@ -41,9 +43,8 @@ def admit(cell: Cell, plan: Plan) -> None:
     start_len = plan.blend.end if plan.blend is not None else cached_len
     others = beside(cell, worker, request.tenant)
     turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, others, cell.now_us, rank)
-    forecast_us = 0.0
-    if not plan.load_keys and plan.target is None:
-        forecast_us = learn.start_forecast_us(cell, worker, plan.uncached_tokens(), turn)
+    plain = not plan.load_keys and plan.target is None
+    forecast_us = learn.start_forecast_us(cell, worker, uncached, turn) if plain and learn.watches(cell) else 0.0
     leader = _seat(cell, worker, leader_choice, table, rank, start_len)
     if plan.blend is not None:
         blend.admitted(cell, worker, leader_choice, plan.blend)
@@ -54,88 +55,87 @@ def admit(cell: Cell, plan: Plan) -> None:
         leader.max_positions = leader.length
         worker.ungranted += leader.ungranted(worker.block_tokens)
     leader.forecast_start_us = forecast_us
-    if plan.target is None and not plan.load_keys:
+    if plain and leader.behind >= worker.pace.budget - len(worker.sequences):
         chunks.begin(cell, worker, leader)
     guard.look(cell, worker)
-    siblings: list[Sequence] = []
-    for choice in plan.choices[1:]:
-        fork = worker.fork(table, plan.shared_blocks, plan.sibling_blocks, "admission")
-        siblings.append(_seat(cell, worker, choice, fork, rank, 0))
-    if siblings:
-        group = (leader, *siblings)
-        for member in group:
-            member.group = group
-            member.walked = plan.shared_blocks  # the leader's walk indexes what they share
-            member.unpaid_blocks = plan.shared_blocks
-        leader.walked, leader.unpaid_blocks = len(plan.matched), 0
+    siblings = _seat_siblings(cell, plan, leader, rank) if len(plan.choices) > 1 else []
     wait_xfer = _order_load(cell, plan, leader) if plan.load_keys else 0
     # a head is computed here and now; blocks of a load are there, or missing, for everybody alike
-    _note_computing(worker, leader, len(plan.matched) + (0 if plan.head_blocks else len(plan.load_keys)))
+    head = plan.head_blocks
+    _note_computing(worker, leader, len(plan.matched) + (0 if head else len(plan.load_keys)))
     number = worker.order(
-        Admit(
-            seq=leader.seq,
-            slot=leader.slot,
-            tokens=pack_u32(leader_choice.tokens()),
-            prompt_len=len(request.prompt),
-            cached_len=start_len,
-            block_ids=list(table),
-            sampling=request.sampling,
-            seed=leader_choice.seed,
-            deadline_us=max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
-            rank=turn,
-            max_len=request.max_len,
-            request_id=request.request_id,
-            traceparent=request.traceparent,
-            wait_xfer=wait_xfer,
-            wait_base=cached_len + plan.head_blocks * worker.block_tokens,
+        Admit(  # by place: names are looked up one by one
+            leader.seq,
+            leader.slot,
+            pack_u32(leader_choice.tokens() if leader_choice.output else request.prompt),
+            len(request.prompt),
+            start_len,
+            table[:],
+            request.sampling,
+            leader_choice.seed,
+            max(1, request.deadline_us - cell.now_us) if request.deadline_us else 0,
+            turn,
+            request.max_len,
+            request.request_id,
+            request.traceparent,
+            wait_xfer,
+            wait_base=cached_len + head * worker.block_tokens,
             stop_after=1 if plan.target is not None else 0,
             siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
             blend_parts=plan.blend.parts if plan.blend is not None else [],
             blend_share=plan.blend.share if plan.blend is not None else 0.0,
         )
     )
-    for sequence in (leader, *siblings):
+    leader.order_number = number
+    for sequence in siblings:
         sequence.order_number = number
     _book_admission(cell, plan, leader, cached_len, uncached, prefill_us)
     if plan.target is not None:
         handoff.begin(cell, worker, plan.target, leader)
-    else:
+    elif worker.promised:
         worker.promised.pop(request, None)
 
 
+def _seat_siblings(cell: Cell, plan: Plan, leader: Sequence, rank: int) -> list[Sequence]:
+    """The other choices of the group: they share the leader's full prompt blocks."""
+    siblings: list[Sequence] = []
+    for choice in plan.choices[1:]:
+        fork = plan.worker.fork(leader.blocks, plan.shared_blocks, plan.sibling_blocks, "admission")
+        siblings.append(_seat(cell, plan.worker, choice, fork, rank, 0))
+    group = (leader, *siblings)
+    for member in group:
+        member.group = group
+        member.walked = plan.shared_blocks  # the leader's walk indexes what they share
+        member.unpaid_blocks = plan.shared_blocks
+    leader.walked, leader.unpaid_blocks = len(plan.matched), 0
+    return siblings
+
+
 def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:
-    sequence = Sequence(
-        seq=cell.number(),
-        slot=worker.free_slots.pop(),
-        rank=rank,
-        epoch=worker.epoch,
-        choice=choice,
-        blocks=table,
-        length=choice.length,
-        computed_len=cached_len,
-        cached_len=cached_len,
-        max_positions=max_positions(choice.request),
-        admitted_us=cell.now_us,
-        accrued_us=cell.now_us,
-        walked=cached_len // worker.block_tokens,
-    )
+    request, now_us, size = choice.request, cell.now_us, worker.block_tokens
+    length, most = len(request.prompt) + len(choice.output), max_positions(request)
+    seq, slot = cell.number(), worker.free_slots.pop()
+    sequence = Sequence(seq, slot, rank, worker.epoch, choice, table, length, cached_len, cached_len, most, now_us)
+    sequence.accrued_us = now_us
+    sequence.walked = cached_len // size
     if not worker.sequences:
-        worker.last_progress_us = cell.now_us  # an idle worker was not stuck
-        worker.batch_since_us, worker.batch_due_us = cell.now_us, -1
-    worker.slots[sequence.slot] = sequence
-    worker.sequences[sequence.seq] = sequence
-    sequence.itl_target_us = cell.itl_target_us(choice.request.slo_class)
-    if worker.pace.join(sequence.itl_target_us):  # before its first step beside a prefill, not after
+        worker.last_progress_us = now_us  # an idle worker was not stuck
+        worker.batch_since_us, worker.batch_due_us = now_us, -1
+    worker.slots[slot] = sequence
+    worker.sequences[seq] = sequence
+    target_us = sequence.itl_target_us = cell.itl_target_us(request.slo_class)
+    if target_us and worker.pace.join(target_us):  # before its first step beside a prefill, not after
         adjust_budget(cell, worker, len(worker.sequences), 0)
-    cell.running_priorities[choice.request.priority] += 1
-    worker.of_tenant[choice.request.tenant] += 1
+    cell.running_priorities[request.priority] += 1
+    worker.of_tenant[request.tenant] += 1
     worker.hungry[sequence] = None
-    worker.note_behind(sequence)
-    worker.ungranted += sequence.ungranted(worker.block_tokens)
+    sequence.behind = behind = max(0, length - cached_len - 1)
+    worker.backlog += behind
+    worker.ungranted += -(-most // size) - len(table)
     choice.sequence = sequence
-    choice.phase = Phase.RUNNING
+    choice.phase = _RUNNING
     choice.residencies += 1
-    choice.request.holds += 1
+    request.holds += 1
     return sequence
 
 
@@ -164,11 +164,13 @@ def _order_load(cell: Cell, plan: Plan, leader: Sequence) -> int:
 
 def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
-    computing, block_of = worker.computing, worker.index.block_of
+    if not start_block and leader.choice.request.prompt_keys:
+        worker.index.known_heads.add(leader.choice.request.prompt_keys[0])
+    computing, block_of, pending = worker.computing, worker.index.block_of, leader.pending_keys
     for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
         if key not in computing and key not in block_of:
             computing[key] = leader
-            leader.pending_keys.append(key)
+            pending.append(key)
 
 
 def forget_computing(worker: Worker, sequence: Sequence) -> None:
@@ -182,18 +184,19 @@ def _book_admission(
     cell: Cell, plan: Plan, leader: Sequence, cached_len: int, uncached: int, prefill_us: float
 ) -> None:
     """`uncached` tokens are to be prefilled, in `prefill_us` as predicted."""
-    request = leader.choice.request
+    request, worker, now_us = leader.choice.request, plan.worker, cell.now_us
     first = request.admitted_us < 0
     if request.first_token_us < 0:
-        request.seated_us = cell.now_us
+        request.seated_us = now_us
     since_us = request.submitted_us if first else request.waiting_since_us
     if request.handoff is not None:
         since_us = request.handoff.prefilled_us
-    cell.pool_waits_us[plan.worker.role] = cell.pool_waits_us.get(plan.worker.role, 0) + cell.now_us - since_us
+    waits_us = cell.pool_waits_us
+    waits_us[worker.role] = waits_us.get(worker.role, 0) + now_us - since_us
     if first:
         if request.resumes is not None:
-            pauses.admitted(cell, request, plan.worker, cached_len, len(plan.load_keys) * plan.worker.block_tokens)
-        request.admitted_us = cell.now_us
+            pauses.admitted(cell, request, worker, cached_len, len(plan.load_keys) * worker.block_tokens)
+        request.admitted_us = now_us
         request.cached_tokens = min(cached_len, len(request.prompt))
         if cached_len:
             request.cached_by_tier["hbm"] = request.cached_tokens
@@ -204,9 +207,9 @@ def _book_admission(
             "queue",
             request,
             request.submitted_us,
-            cell.now_us,
+            now_us,
             outcome="admitted",
-            worker_id=plan.worker.worker_id,
+            worker_id=worker.worker_id,
             prompt_tokens=len(request.prompt),
             cached_tokens=cached_len,
             load_blocks=len(plan.load_keys),
@@ -230,9 +233,11 @@ def _book_admission(
         cell.ledger.book("preemption", who_is(request), cost_ms=prefill_us / 1000)
     else:
         return  # its blocks moved for a handoff, which books them
-    cell.counters["prefix_hit_tokens"] += cached_len
     cell.counters["prefix_spreads"] += plan.spreads
-    plan.worker.note_reuse(cached_len / plan.choices[0].length)
-    request.cost.saved_prefix_tokens += cached_len
-    request.cost.saved_sibling_tokens += (len(plan.choices) - 1) * len(request.prompt)
+    worker.note_reuse(cached_len / leader.length)
+    if cached_len:
+        cell.counters["prefix_hit_tokens"] += cached_len
+        request.cost.saved_prefix_tokens += cached_len
+    if len(plan.choices) > 1:
+        request.cost.saved_sibling_tokens += (len(plan.choices) - 1) * len(request.prompt)
     entries.admitted(cell, plan, leader, first)

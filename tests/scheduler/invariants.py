@@ -28,6 +28,7 @@ def check_cell(cell: Cell) -> None:
         assert request.holds == count, f"{request.request_id} counts {request.holds} holds, has {count}"
     check_queue(cell)
     check_moves(cell)
+    check_shortcuts(cell)
     live = cell.registry.live()
     for request in live:
         check_request(cell, request)
@@ -73,6 +74,21 @@ def check_moves(cell: Cell) -> None:
         assert set(worker.kept) == set(kept), "blocks are kept for nobody"
     for request in cell.arriving:
         assert request.live and request.handoff is not None and request.queued
+
+
+def check_shortcuts(cell: Cell) -> None:
+    """What is kept so that nobody need look for it agrees with what one would find."""
+    assert cell.newcomer is None, "an event has left a newcomer behind"
+    timers = cell.timers
+    assert timers.next_us == (min(entry[0] for entry in timers._heap) if len(timers) else 0)
+    for worker in cell.fleet.workers.values():
+        assert cell.fleet.heads.issuperset(worker.index.heads()), "a worker holds a head that the fleet does not know"
+        for sequence in worker.sequences.values():
+            first = sequence.choice.request.prompt_keys[:1]
+            assert not (first and first[0] in sequence.pending_keys) or first[0] in cell.fleet.heads
+            if sequence.calm_until:
+                assert sequence.first_token_us >= 0 and sequence.choice.phase is Phase.RUNNING
+                assert sequence.calm_until < (sequence.walked + 1) * worker.block_tokens, "a full block would be missed"
 
 
 def check_request(cell: Cell, request: Request) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from octavo_scheduler.cell import SWEEP_FIRST
-from octavo_scheduler.events import Cancelled
+from octavo_scheduler.events import Cancelled, ChoiceStart, Submitted
 from octavo_scheduler.policy import SECOND_US, Policy
 
 from tests.scheduler.harness import Simulation
@@ -79,3 +81,27 @@ def test_the_queue_can_change_while_it_is_walked() -> None:
                 if ahead is not None:
                     queue.remove(ahead)
     assert len(seen) == len(set(seen)) and len(queue) == 0
+
+
+def test_a_request_that_comes_alone_starts_with_few_calls() -> None:
+    """Nobody waits, nothing is cached, one worker: the plain way must stay plain (230 Python functions once were 105)."""
+    simulation, gateway = make(Policy(max_num_seqs=64), num_blocks=600, max_seqs=64)
+    counts = []
+    for number in range(8):
+        seen: list[str] = []
+
+        def profile(frame: FrameType, event: str, _argument: object, seen: list[str] = seen) -> None:
+            if event == "call" and "octavo_scheduler" in frame.f_code.co_filename:
+                seen.append(frame.f_code.co_name)
+
+        submit = Submitted(
+            simulation.now_us, gateway, f"alone{number}", array("I", [number] * 9), 4, [ChoiceStart(number)]
+        )
+        sys.setprofile(profile)
+        try:
+            effects = simulation.core.handle(submit)
+        finally:
+            sys.setprofile(None)
+        assert any(type(order).__name__ == "Admit" for _epoch, orders in effects.orders for order in orders)
+        counts.append(len(seen))
+    assert sorted(counts)[len(counts) // 2] <= 110, counts

@@ -40,8 +40,7 @@ def rested(cell: Cell, worker: Worker, sequence: Sequence) -> None:
     """Its indexed blocks stay in the cache when it leaves."""
     index, request = worker.index, sequence.choice.request
     price(cell, worker)
-    blocks = [block for block in sequence.blocks if index.key_of(block) is not None]
-    worker.holding.rest(blocks, (_cache_of(request), who_is(request)))
+    worker.holding.rest(index.indexed(sequence.blocks), (_cache_of(request), who_is(request)))
 
 
 def _cache_of(request: Request) -> str:
@@ -52,19 +51,25 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     """A sequence was seated: what the cache, a join and the choice of the worker gave it."""
     worker, request = plan.worker, leader.choice.request
     who, costs, blocks = who_is(request), worker.costs, len(plan.matched)
-    price(cell, worker)
-    worker.holding.leave(plan.matched)
-    settle(cell, worker)
+    if worker.holding.at_us != cell.now_us:
+        price(cell, worker)
+    if blocks:
+        worker.holding.leave(plan.matched)
+    if worker.holding.due_ms:
+        settle(cell, worker)
     cached = blocks * worker.block_tokens
-    cell.ledger.book(
-        _cache_of(request),
-        who,
-        saved_ms=cached * costs.prefill_token_us / 1000,
-        cost_ms=blocks * MATCH_BLOCK_MS,
-        saved_bytes=blocks * worker.block_bytes,
-        hit_tokens=cached,
-        asked_tokens=leader.length,
-    )
+    if blocks:
+        cell.ledger.book(
+            _cache_of(request),
+            who,
+            saved_ms=cached * costs.prefill_token_us / 1000,
+            cost_ms=blocks * MATCH_BLOCK_MS,
+            saved_bytes=blocks * worker.block_bytes,
+            hit_tokens=cached,
+            asked_tokens=leader.length,
+        )
+    else:
+        cell.ledger.asked("preload" if request.cache.preload else "prefix_cache", who, leader.length)
     if not first:
         return
     if (path := plan.path) is not None and path.way == "recompute" and path.whole_us:
@@ -81,7 +86,7 @@ def admitted(cell: Cell, plan: Plan, leader: Sequence, first: bool) -> None:
     if plan.spreads:
         again_ms = plan.spread_tokens * costs.prefill_token_us / 1000
         cell.ledger.book("replication", who, saved_ms=plan.spread_us / 1000 + again_ms, cost_ms=again_ms)
-    if request.sampled or len(cell.withheld) or cell.rates.mix.seen % WATCHED_SHARE == 0:
+    if not cell.rates.mix.seen % WATCHED_SHARE or request.sampled or len(cell.withheld):
         _try(cell, plan, leader)
 
 

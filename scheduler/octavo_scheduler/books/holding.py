@@ -29,26 +29,29 @@ class Rest:
 class Holding:
     """The cached blocks of one worker's pool. Milliseconds of worker time."""
 
-    __slots__ = ("_at_us", "_due_ms", "_integral_ms", "_of_block", "_open")
+    __slots__ = ("_integral_ms", "_of_block", "_open", "at_us", "due_ms")
 
     def __init__(self, now_us: int) -> None:
-        self._at_us = now_us
+        self.at_us = now_us
+        """Up to when the price is known."""
         self._integral_ms = 0.0  # of the price of one block
         self._of_block: dict[int, Rest] = {}
         self._open: dict[Rest, None] = {}
-        self._due_ms: dict[Owner, float] = {}
+        self.due_ms: dict[Owner, float] = {}
+        """What `take_due` would give."""
 
     def advance(self, now_us: int, scarcity: float, pool_blocks: int) -> None:
         """Time passes; since the last call the pool's blocks were wanted this much."""
-        self._integral_ms += (now_us - self._at_us) / 1000 * scarcity / max(1, pool_blocks)
-        self._at_us = now_us
+        self._integral_ms += (now_us - self.at_us) / 1000 * scarcity / max(1, pool_blocks)
+        self.at_us = now_us
 
     def rest(self, blocks: Iterable[int], owner: Owner) -> None:
         """These stay in the cache now that `owner` leaves them. What was noted of them before is due."""
-        rest = Rest(owner, self._integral_ms)
+        rest, of_block = Rest(owner, self._integral_ms), self._of_block
         for block in blocks:
-            self._take(block)
-            self._of_block[block] = rest
+            if block in of_block:
+                self._take(block)
+            of_block[block] = rest
             rest.blocks += 1
         if rest.blocks:
             self._open[rest] = None
@@ -66,13 +69,13 @@ class Holding:
         if not rest.blocks:
             del self._open[rest]
         owner = rest.owner
-        self._due_ms[owner] = self._due_ms.get(owner, 0.0) + self._integral_ms - rest.since
+        self.due_ms[owner] = self.due_ms.get(owner, 0.0) + self._integral_ms - rest.since
 
     def take_due(self) -> dict[Owner, float]:
         """What blocks that are cached no more have cost, since the last call."""
-        due = self._due_ms
+        due = self.due_ms
         if due:
-            self._due_ms = {}
+            self.due_ms = {}
         return due
 
     def still_open(self) -> dict[Owner, float]:

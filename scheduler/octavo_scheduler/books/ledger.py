@@ -53,17 +53,24 @@ class Ledger:
         entries: int = 1,
     ) -> None:
         """Adds one entry, or several at once. Raises KeyError for a technique without a book."""
-        for book in (self.books[technique], self._row(technique, who)):
+        for book in (self.books[technique], self.rows.get((technique, who)) or self._row(technique, who)):
             book.entries += entries
-            book.saved_ms += saved_ms
-            book.cost_ms += cost_ms
-            book.held_ms += held_ms
             book.asked_tokens += asked_tokens
+            if saved_ms or cost_ms or held_ms:
+                book.saved_ms += saved_ms
+                book.cost_ms += cost_ms
+                book.held_ms += held_ms
             if saved_bytes or cost_bytes or hit_tokens:
                 book.saved_bytes += saved_bytes
                 book.cost_bytes += cost_bytes
                 book.hits += 1 if hit_tokens else 0
                 book.hit_tokens += hit_tokens
+
+    def asked(self, technique: str, who: Who, tokens: int) -> None:
+        """An entry of a prompt that the technique could have served, and had nothing for."""
+        for book in (self.books[technique], self.rows.get((technique, who)) or self._row(technique, who)):
+            book.entries += 1
+            book.asked_tokens += tokens
 
     def _row(self, technique: str, who: Who) -> Book:
         row = self.rows.get((technique, who))

@@ -71,11 +71,12 @@ class Switch:
 class Switches:
     """By technique and length class, over all tenants."""
 
-    __slots__ = ("_off", "by_class")
+    __slots__ = ("by_class", "off")
 
     def __init__(self) -> None:
         self.by_class: dict[tuple[str, int], Switch] = {}
-        self._off = 0
+        self.off = 0
+        """How many are."""
 
     def of(self, technique: str, length: int) -> Switch:
         """The switch of a class; it begins on."""
@@ -92,22 +93,22 @@ class Switches:
         """The same for a length class: of what is no request's own any more."""
         switch = self.of(technique, length)
         if switch.observe(saved_ms, spent_ms):
-            self._off += 1 if switch.off else -1
+            self.off += 1 if switch.off else -1
 
     def classes_off(self, technique: str) -> frozenset[int]:
         """The length classes for which it is switched off."""
-        if not self._off:
+        if not self.off:
             return frozenset()
         return frozenset(length for (name, length), switch in self.by_class.items() if name == technique and switch.off)
 
     @property
     def any_off(self) -> bool:
         """Something is switched off for somebody."""
-        return self._off > 0
+        return self.off > 0
 
     def is_off(self, technique: str, request: Request) -> bool:
         """Whether the technique is switched off for requests like this one."""
-        if not self._off:
+        if not self.off:
             return False
         found = self.by_class.get((technique, length_class(len(request.prompt))))
         return found is not None and found.off

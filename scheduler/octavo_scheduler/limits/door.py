@@ -28,31 +28,41 @@ class Terms:
 
     pool: str = ""
     max_tokens: int = 0
-    degraded: str = ""
     deadline_us: int = 0  # remaining; 0: none
+    degraded: str = ""
     charged_tokens: int = 0
     kv_tokens: int = 0
     gpu_us: float = 0.0
     forecast: Forecast | None = None
+    foreseen: tuple[int, int, float] = (-1, 0, 0.0)  # as Request.foreseen
 
 
 def knock(cell: Cell, event: Submitted, slo: SloClass | None, privileged: bool) -> Terms | Outcome:
-    """The terms of a valid request, or why it is refused. A privileged one (a resubmit after a restart) is never refused."""
+    """The terms of a valid request of class `slo`, or why it is refused. A privileged one (a resubmit after a restart) is
+    never refused."""
     if slo is None:
         raise ValueError(f"slo_class {event.slo_class!r} was not checked")
-    terms = Terms(
-        pool=slo.pool,
-        max_tokens=event.max_tokens,
-        deadline_us=event.remaining_deadline_us or int(slo.deadline_ms * 1000),
-    )
+    terms = Terms(slo.pool, event.max_tokens, event.remaining_deadline_us or int(slo.deadline_ms * 1000))
     _size(cell, event, terms)
     if privileged:
         return terms
     if not cell.fleet.accepting(terms.pool):
         return _pool_away(terms.pool)
-    refused = _queue_refusal(cell, event, terms)
-    if refused is None and (refused := cell.tenants.refusal(event.tenant, terms.charged_tokens, cell.now_us)):
-        cell.tenants.refused(event.tenant, cell.now_us)
+    tenants, policy, waiting = cell.tenants, cell.policy, cell.queue.load.total
+    refused = None
+    if (
+        waiting.requests >= policy.max_waiting_requests
+        or waiting.prompt_tokens + len(event.prompt) > policy.max_waiting_prompt_tokens
+        or policy.max_waiting_kv_tokens
+        or policy.max_waiting_gpu_us
+    ):  # of nearly no request
+        refused = _queue_refusal(cell, event, terms)
+    if (
+        refused is None
+        and tenants.limited
+        and (refused := tenants.refusal(event.tenant, terms.charged_tokens, cell.now_us))
+    ):
+        tenants.refused(event.tenant, cell.now_us)
     if refused is not None:
         return refused
     watched = int(cell.counters["requests_submitted"]) % WATCHED_SHARE == 0
@@ -73,7 +83,9 @@ def _pool_away(pool: str) -> Outcome:
 def _size(cell: Cell, event: Submitted, terms: Terms) -> None:
     """What the request counts in each unit."""
     prompt, choices = len(event.prompt), len(event.choices)
-    predicted, expected = cell.history.lengths(event.tenant, terms.max_tokens, prompt)
+    history = cell.history
+    predicted, expected = history.lengths(event.tenant, terms.max_tokens, prompt)
+    terms.foreseen = history.version, predicted, expected
     terms.charged_tokens = prompt + round(choices * expected)
     terms.kv_tokens = prompt + choices * predicted
     terms.gpu_us = claim_us(cell, terms.pool, prompt, expected, choices)
@@ -96,13 +108,6 @@ def _queue_refusal(cell: Cell, event: Submitted, terms: Terms) -> Outcome | None
     """A limit of the queue that the request exceeds. Without anyone waiting, only the count can refuse."""
     policy, waiting = cell.policy, cell.queue.load.total
     prompt = len(event.prompt)
-    if (
-        waiting.requests < policy.max_waiting_requests
-        and waiting.prompt_tokens + prompt <= policy.max_waiting_prompt_tokens
-        and not policy.max_waiting_kv_tokens
-        and not policy.max_waiting_gpu_us
-    ):
-        return None  # nearly every request
     workers = max(1, len(cell.fleet.accepting()))
     limits = (
         ("requests", "requests", waiting.requests, 1, policy.max_waiting_requests, "max_waiting_requests"),

@@ -25,7 +25,8 @@ class DrainRate:
 
     def admitted(self, prompt_tokens: int, kv_tokens: int, now_us: int) -> None:
         """A request left the queue for a worker."""
-        self._leak(now_us)
+        if now_us != self._at_us:
+            self._leak(now_us)
         self._began_us = now_us if self._began_us < 0 else self._began_us
         self._last_us = now_us
         self._requests += 1

@@ -45,6 +45,8 @@ def claim_us(cell: Cell, pool: str, prefill_tokens: float, output_tokens: float,
         mix.observe(int(prefill_tokens), int(prefill_tokens), output_tokens)
         mix.seen = 0  # the first admission is the first that counts
     first_us = rates.work_us(prefill_tokens, output_tokens, mix)
+    if choices == 1:
+        return first_us
     return first_us + (choices - 1) * rates.work_us(0, output_tokens, mix)
 
 

@@ -14,12 +14,21 @@ WATCHED_SHARE = 4
 def from_admission(cell: Cell, request: Request, prefill_tokens: int) -> None:
     """A request was seated for the first time."""
     cell.counters["admissions"] += 1
-    request.predicted_tokens, expected = cell.history.lengths(request.tenant, request.max_tokens, len(request.prompt))
-    cell.rates.mix.observe(prefill_tokens, len(request.prompt), expected)
-    cell.drain.admitted(len(request.prompt), request.claimed_kv_tokens, cell.now_us)
+    prompt = len(request.prompt)
+    version, predicted, expected = request.foreseen
+    if version != cell.history.version:
+        predicted, expected = cell.history.lengths(request.tenant, request.max_tokens, prompt)
+    request.predicted_tokens = predicted
+    cell.rates.mix.observe(prefill_tokens, prompt, expected)
+    cell.drain.admitted(prompt, request.claimed_kv_tokens, cell.now_us)
     seen = request.forecast
     if seen is not None and seen.raw_wait_us > 0 and cell.now_us > request.submitted_us:
         cell.wait_correction.observe(seen.raw_wait_us, cell.now_us - request.submitted_us)
+
+
+def watches(cell: Cell) -> bool:
+    """Whether the admission at hand is one whose start is predicted again."""
+    return not cell.rates.mix.seen % WATCHED_SHARE
 
 
 def arriving_tokens(cell: Cell, workers: int) -> float:
@@ -28,9 +37,7 @@ def arriving_tokens(cell: Cell, workers: int) -> float:
 
 
 def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int, turn: int) -> float:
-    """Raw prediction from an admission on `worker` to the first token; 0: this one is not watched."""
-    if cell.rates.mix.seen % WATCHED_SHARE:
-        return 0.0
+    """Raw prediction from an admission on `worker` to the first token."""
     arriving = arriving_tokens(cell, len(cell.fleet.accepting()))
     return start_us(worker, prefill_tokens, cell.policy, cell.now_us, turn, arriving=arriving)
 

@@ -47,7 +47,7 @@ class Account:
 class Tenants:
     """Limits and accounts by tenant. Accounts of tenants without a limit are dropped with their last request."""
 
-    __slots__ = ("_limits", "accounts")
+    __slots__ = ("_limits", "accounts", "limited")
 
     def __init__(self, limits: Mapping[str, Mapping[str, float]]) -> None:
         self._limits = {
@@ -59,6 +59,8 @@ class Tenants:
             )
             for name, given in limits.items()
         }
+        self.limited = bool(self._limits)
+        """Somebody has a limit."""
         self.accounts: dict[str, Account] = {}
 
     def limits_of(self, tenant: str) -> TenantLimits:

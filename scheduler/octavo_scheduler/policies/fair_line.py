@@ -69,6 +69,20 @@ class FairLine:
         self._show(account)
         return (account, *inner) if inner else account.alone
 
+    def enter(self, request: Request, now_us: int) -> tuple[Account, ...]:
+        account = self._account(self._group_of(request))
+        if self._heap:
+            self._settle_top()
+        if account.virtual_us < self._floor_us:  # nobody waits
+            account.virtual_us = self._floor_us
+        inner = self._lines[account.name].enter(request, now_us)
+        return (account, *inner) if inner else account.alone
+
+    def left(self, request: Request) -> None:
+        account = self._accounts[self._group_of(request)]
+        self._lines[account.name].left(request)
+        self._floor_us = account.virtual_us
+
     def peek(self, now_us: int) -> Head | None:
         found = self._compete(now_us)
         return found[1] if found is not None else None

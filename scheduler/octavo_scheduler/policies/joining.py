@@ -53,9 +53,11 @@ def beside(cell: Cell, worker: Worker, tenant: str) -> float:
     Among one tenant's own it lets short ones overtake long ones. That serves more in time when much is ahead; when little
     is, it gains milliseconds, and nobody could tell when a long one will have its first token.
     """
-    running = worker.of_tenant[tenant]
+    running = worker.of_tenant.get(tenant, 0)
     if worker.backlog * worker.costs.prefill_token_us > PRESSED_US:
         return running
+    if len(cell.tenants_about) == 1 and tenant in cell.tenants_about:
+        return IN_ORDER
     for other, asked_us in reversed(cell.tenants_about.items()):
         if cell.now_us - asked_us >= ABOUT_US:
             break
@@ -79,9 +81,9 @@ def _others_about(cell: Cell, request: Request) -> list[str]:
 
 def _has_slot(worker: Worker, tenant: str, others: list[str]) -> bool:
     reserved, held = worker.max_seqs // RESERVED_SHARE, worker.of_tenant
-    if held[tenant] < reserved:
+    if held.get(tenant, 0) < reserved:
         return bool(worker.free_slots)
-    left = reserved - min(held[other] for other in others)
+    left = reserved - min([held.get(other, 0) for other in others])
     return len(worker.free_slots) > max(0, left)
 
 

@@ -26,6 +26,12 @@ class Line(Protocol):
     def push(self, request: Request) -> tuple[Account, ...]:
         """Adds a request; returns the accounts that its service is charged to."""
 
+    def enter(self, request: Request, now_us: int) -> tuple[Account, ...]:
+        """As `push` into an empty line, of one that is likely to start in this very event: `left` follows then, else `push`."""
+
+    def left(self, request: Request) -> None:
+        """It has started."""
+
     def peek(self, now_us: int) -> Head | None:
         """Who is next, and its key; None when nobody is in sight."""
 
@@ -64,6 +70,12 @@ class OrderedLine:
         self._live += 1
         self._enter(request)
         return ()
+
+    def enter(self, request: Request, now_us: int) -> tuple[Account, ...]:
+        return ()
+
+    def left(self, request: Request) -> None:
+        pass
 
     def peek(self, now_us: int) -> Head | None:
         entries = self._entries

@@ -29,8 +29,9 @@ class Outlook:
         self._unknown = StepCosts(Calibration())
 
     def _costs(self) -> StepCosts:
-        worker = next(iter(self._fleet.workers.values()), None)
-        return worker.costs if worker is not None else self._unknown
+        for worker in self._fleet.workers.values():
+            return worker.costs
+        return self._unknown
 
     def prefill_us(self, request: Request) -> float:
         """All that it lacks, cached prefixes not considered; the first choice's when it has several."""
@@ -49,18 +50,19 @@ class Outlook:
 
     def has_deadline(self, request: Request) -> bool:
         """Its first token is asked for by a time."""
-        return bool(self._target(request).ttft_ms or request.deadline_us)
+        target = self._classes.get(request.slo_class)
+        return bool(request.deadline_us or (target is not None and target.ttft_ms))
 
     def latest_start_us(self, request: Request) -> int:
         """When it must start to meet the deadline of its first token, or of the next one once it has begun."""
-        target = self._target(request)
+        target = self._classes.get(request.slo_class) or SloClass(request.slo_class)
         if request.first_token_us >= 0:
             deadline_us = request.waiting_since_us + int(target.itl_p99_ms * 1000)
         else:
             deadline_us = request.arrival_us + (int(target.ttft_ms * 1000) or NO_TARGET_US)
-            if request.deadline_us:
-                deadline_us = min(deadline_us, request.deadline_us)
-        return deadline_us - int(self.prefill_us(request))
-
-    def _target(self, request: Request) -> SloClass:
-        return self._classes.get(request.slo_class) or SloClass(request.slo_class)
+            if request.deadline_us and request.deadline_us < deadline_us:
+                deadline_us = request.deadline_us
+        if request.work_done:
+            return deadline_us - int(self.prefill_us(request))
+        costs, tokens = self._costs(), len(request.prompt)  # prefill_us, in line
+        return deadline_us - int(-(-tokens // self._budget_alone) * costs.fixed_us + tokens * costs.prefill_token_us)

@@ -28,7 +28,7 @@ RAISE_AFTER_US = SECOND_US // 2
 class Pace:
     """One worker's budget with decodes, and the targets that it follows."""
 
-    __slots__ = ("_raise_since_us", "_targets_us", "alone", "budget", "headroom", "limit", "whole")
+    __slots__ = ("_least_us", "_raise_since_us", "_targets_us", "alone", "budget", "headroom", "limit", "whole")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -42,6 +42,7 @@ class Pace:
         self.limit = 0
         """Tokens of any step at most, for the sake of tenants that run less here (policies/guard.py); 0: none."""
         self._targets_us: Counter[int] = Counter()  # ITL target -> running sequences; without one: none
+        self._least_us = 0
         self._raise_since_us = -1
 
     def join(self, target_us: int) -> bool:
@@ -50,6 +51,7 @@ class Pace:
             return False
         stricter = target_us < min(self._targets_us, default=target_us + 1)
         self._targets_us[target_us] += 1
+        self._least_us = min(self._targets_us)
         return stricter
 
     def leave(self, target_us: int) -> None:
@@ -58,6 +60,7 @@ class Pace:
             self._targets_us[target_us] -= 1
             if not self._targets_us[target_us]:
                 del self._targets_us[target_us]
+                self._least_us = min(self._targets_us, default=0)
 
     def ordered(self, budget_alone: int) -> tuple[int, int]:
         """Tokens per step with decodes, and without, when the policy's budget for the latter is `budget_alone`."""
@@ -70,7 +73,7 @@ class Pace:
 
     def target_us(self) -> int:
         """The strictest target; 0: none."""
-        return min(self._targets_us, default=0)
+        return self._least_us
 
     def felt(self, gap_us: float, alone_us: float) -> None:
         """A step with prefill beside decodes ended `gap_us` after the one before; the decodes alone were predicted to take `alone_us`."""

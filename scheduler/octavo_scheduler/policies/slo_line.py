@@ -46,6 +46,15 @@ class SloLine:
             heapq.heappush(self._due, (request.latest_start_us, self._pushes, request.queue_key, request))
         return ()
 
+    def enter(self, request: Request, now_us: int) -> tuple[Account, ...]:
+        latest_us = request.latest_start_us = self._outlook.latest_start_us(request)
+        request.lost = latest_us < now_us and request.first_token_us < 0 and self._outlook.has_deadline(request)
+        return ()
+
+    def left(self, request: Request) -> None:
+        if request.lost:
+            self._since_lost = 0
+
     def peek(self, now_us: int) -> Head | None:
         self._give_up(now_us)
         lost = self._lost.peek(now_us)

@@ -27,7 +27,7 @@ class PrefixIndex:
     """
 
     __slots__ = ("_block_bytes", "_block_cost_us", "_kept", "_key_of", "_node_of", "_on_forget", "_pins", "_root",
-                 "_victims", "block_of", "cut_blocks", "nodes", "pool")  # fmt: skip
+                 "_victims", "block_of", "cut_blocks", "known_heads", "nodes", "pool")  # fmt: skip
 
     def __init__(
         self,
@@ -42,11 +42,13 @@ class PrefixIndex:
         self._block_bytes = block_bytes
         self._root = Node(None, 0, [], 0.0)
         self._node_of: list[Node | None] = [None] * num_blocks
-        self._key_of: list[bytes | None] = [None] * num_blocks
+        self._key_of: dict[int, bytes] = {}
         self._victims = Victims(self._evictable)
         self._pins = Pins()
         self._kept: dict[Node, None] = {}  # nodes whose priority ends
         self.block_of: dict[bytes, int] = {}  # others only look keys up in it
+        self.known_heads: set[bytes] = set()
+        """Keys of all heads of chains that were ever here; workers of a fleet share one (Fleet.heads)."""
         self.nodes = 0
         self.cut_blocks = 0
         """Blocks in use that left the index because one before them had to go."""
@@ -90,7 +92,12 @@ class PrefixIndex:
 
     def key_of(self, block: int) -> bytes | None:
         """The key under which `block` is indexed."""
-        return self._key_of[block]
+        return self._key_of.get(block)
+
+    def indexed(self, blocks: Sequence[int]) -> list[int]:
+        """Those of `blocks` that are."""
+        key_of = self._key_of
+        return [block for block in blocks if block in key_of]
 
     # -- uses ----------------------------------------------------------------------------------------------------------
 
@@ -148,7 +155,7 @@ class PrefixIndex:
             above = self._node(last)
             if above.blocks[-1] != last:
                 above = self._split(above, above.blocks.index(last) + 1)
-        self.pool.hold_index(block)
+        self.pool.hold_index_all((block,))
         self._append(above, key, block, use_at(now_us))
         return True
 
@@ -214,6 +221,8 @@ class PrefixIndex:
         if above is self._root or above.children or above.hits or above.priority:
             node = Node(above, above.end, [block], heat)
             above.children[key] = node
+            if above is self._root:
+                self.known_heads.add(key)
             self.nodes += 1
         else:
             node = above
@@ -320,8 +329,8 @@ class PrefixIndex:
 
     def _cached(self, block: int) -> None:
         """The pool's last holder but this index has let go of `block`."""
-        node = self._node(block)
-        if node.blocks[-1] == block and not node.children:
+        node = self._node_of[block]
+        if node is not None and node.blocks[-1] == block and not node.children:
             self._victims.tidy(self.nodes)
             self._victims.offer(node, self._score(node))
 
@@ -392,7 +401,8 @@ class PrefixIndex:
         for at in range(len(node.blocks) - 1, keep - 1, -1):
             block = node.blocks[at]
             del self.block_of[self._key(block)]
-            self._node_of[block] = self._key_of[block] = None
+            self._node_of[block] = None
+            del self._key_of[block]
             if self.pool.drop_index(block):
                 self._on_forget(block)
         del node.blocks[keep:]
@@ -406,7 +416,7 @@ class PrefixIndex:
         return node
 
     def _key(self, block: int) -> bytes:
-        key = self._key_of[block]
+        key = self._key_of.get(block)
         if key is None:
             raise KeyError(f"block {block} is not indexed")
         return key
@@ -435,7 +445,7 @@ class PrefixIndex:
     def check_integrity(self) -> list[str]:
         """The pool's check, and tree and maps agree; returns what is wrong, in words."""
         pinned = {block for pin in self._pins for block in pin.blocks}
-        keys = {block: key for block, key in enumerate(self._key_of) if key is not None}
+        keys = self._key_of
         wrong = self.pool.check_integrity() + check_tree(self._root, keys, self._node_of, self.nodes)
         if {key: block for block, key in keys.items()} != self.block_of:
             wrong.append("the index's two maps differ")

@@ -14,9 +14,9 @@ from octavo_scheduler.preloads.blend_parts import Blend
 from octavo_scheduler.request import Choice
 
 
-def wanted(cell: Cell, event: Submitted) -> bool:
-    """Whether the request may be blended. One chunk alone is a prefix, and found as one."""
-    return cell.policy.blending and len(event.cache.chunks) > 1
+def wanted(event: Submitted) -> bool:
+    """Whether the request may be blended, where any is. One chunk alone is a prefix, and found as one."""
+    return len(event.cache.chunks) > 1
 
 
 def admitted(cell: Cell, worker: Worker, choice: Choice, blend: Blend) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from octavo_scheduler.core import Core
@@ -28,7 +29,7 @@ from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.fairness import ServiceGaps
 from octavo_scheduler.simulate.hardware import Hardware
 from octavo_scheduler.simulate.store import SimulatedStore
-from octavo_scheduler.simulate.tally import Tally
+from octavo_scheduler.simulate.tally import Speech, Tally
 from octavo_scheduler.simulate.worker import SimulatedWorker
 from octavo_scheduler.simulate.workload import Row, submitted
 
@@ -40,6 +41,8 @@ TOLD = ("request_end", "rejected")
 """Facts of requests whose outcome the gateway is owed."""
 UNSENT = "unsent"
 """Outcome of a conversation's turn whose predecessor did not finish."""
+MOST_REPORTS = 4096
+"""Of a worker, that are kept at once for those who speak in them."""
 GAP_UNIT_US = 10
 """Resolution of the pooled gaps between tokens."""
 
@@ -121,12 +124,11 @@ class CellRun:
         self._collecting = False
         self._ended = False  # somebody's outcome is owed to the gateway
         self._open: dict[str, Tally] = {}
-        self._spoken: dict[int, tuple[Sequence[str], list[int]]] = {}
-        """By epoch: whose tokens the worker's latest reports hold, one each per report, and when these came."""
         self._service = ServiceGaps()
         self._many_tenants = len({row.tenant for _number, row in rows}) > 1
         self.result = CellResult([], [])
         self._workers: dict[int, SimulatedWorker] = {}
+        self._speeches: defaultdict[int, Speech] = defaultdict(Speech)  # by epoch
         shared = SimulatedStore("host0", 1, hardware.host_blocks * workers) if roles and hardware.host_blocks else None
         for index in range(workers):
             store = shared
@@ -215,18 +217,16 @@ class CellRun:
     def _report(self, arrived: tuple[SimulatedWorker, Reported, list[str]]) -> None:
         worker, report, owners = arrived
         report.now_us = now_us = self._now_us
-        each = report.steps == 1 and len(report.tokens) == len(owners)  # spoke once
-        spoken = self._spoken.get(worker.epoch)
-        if each and spoken is not None and spoken[0] is owners:
-            spoken[1].append(now_us)
+        speech = self._speeches[worker.epoch]
+        if report.steps == 1:
+            if owners is not speech.owners:
+                self._speak(speech, owners, report.counts)
+            speech.times.append(now_us)
         else:
-            self._note_times(worker.epoch)
-            if each:
-                self._spoken[worker.epoch] = owners, [now_us]
-            else:
-                for owner, count in zip(owners, report.counts, strict=True):
-                    if count and (tally := self._open.get(owner)) is not None:
-                        tally.times += [now_us] * count
+            self._speak(speech, (), ())
+            for owner, count in zip(owners, report.counts, strict=True):
+                if count and (tally := self._open.get(owner)) is not None:
+                    tally.times += [now_us] * count
         if self._many_tenants:
             self._serve(report, owners)
         self._feed(report)
@@ -235,13 +235,24 @@ class CellRun:
             number, changes = store.take_changes()
             self._feed(StoreChanged(now_us, store.store_id, store.connection, number, changes))
 
-    def _note_times(self, epoch: int) -> None:
-        """Books what was said in the worker's latest reports that are all of the same requests."""
-        owners, times = self._spoken.pop(epoch, ((), []))
+    def _speak(self, speech: Speech, owners: Sequence[str], counts: Sequence[int]) -> None:
+        """From now on these speak once in each report of a worker (where `counts` has a token of them), and no others."""
         tally_of = self._open.get  # none: its end was told already, and the worker had not yet heard of it
-        for owner in owners:
+        speech.owners = owners
+        since, here = speech.since, len(speech.times)
+        speaking = dict.fromkeys(owners if all(counts) else compress(owners, counts))
+        for owner in since.keys() - speaking.keys() if here < MOST_REPORTS else list(since):
             if (tally := tally_of(owner)) is not None:
-                tally.times += times
+                tally.pause()
+            else:
+                del since[owner]
+        if not since:
+            speech.times, here = [], 0
+        for owner in speaking.keys() - since.keys():
+            if (tally := tally_of(owner)) is not None:
+                tally.pause()  # of another worker
+                tally.speaks = speech
+                since[owner] = here
 
     def _serve(self, report: Reported, owners: list[str]) -> None:
         """Books each sequence's share of the worker's time as its tenant's service."""
@@ -306,13 +317,12 @@ class CellRun:
         if not self._ended:
             return  # tokens were counted where they reached the core: only ends are read here
         self._ended = False
-        for epoch in list(self._spoken):
-            self._note_times(epoch)
         while updates := self.core.collect(GATEWAY):
             for update in updates:
                 if update.finished is None:
                     continue
                 tally = self._open.pop(update.request_id)
+                tally.pause()
                 tally.outcome, tally.reason = update.finished.outcome, update.finished.reason
                 tally.cached_tokens = update.cached_tokens
                 if update.times is not None:

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo_scheduler.simulate.workload import Row
+
+
+class Speech:
+    """One worker's latest reports, each with one token of each of `owners`: when they came, and since which of them each
+    owner is there."""
+
+    __slots__ = ("owners", "since", "times")
+
+    def __init__(self) -> None:
+        self.owners: Sequence[str] = ()
+        self.since: dict[str, int] = {}
+        self.times: list[int] = []
 
 
 @dataclass(slots=True, eq=False)
@@ -16,6 +29,8 @@ class Tally:
     row: Row
     submitted_us: int = 0
     times: list[int] = field(default_factory=list)
+    speaks: Speech | None = field(default=None, repr=False)
+    """Where it has a token in each report now."""
     prompt_tokens: int = 0
     computed: int = 0
     outcome: str = ""
@@ -28,6 +43,12 @@ class Tally:
     itl_p99_us: int = 0
     itl_max_us: int = 0
     e2e_us: int = -1
+
+    def pause(self) -> None:
+        """Books its tokens of the reports in which it spoke; another one must be for it to speak on."""
+        speech, self.speaks = self.speaks, None
+        if speech is not None:
+            self.times += speech.times[speech.since.pop(f"r{self.number}") :]
 
     def close(self, gaps: Counter[int], gap_unit_us: int, edge_us: int) -> None:
         """Books the gaps of its tokens into `gaps` (gap // gap_unit_us -> count), and its own latencies.
