@@ -67,6 +67,8 @@ class NativeBackend:
         self._scoring: StepArrays | None = None
         self._calls = ("step", f"native-{model.isa}", reason)
         self._steps = 0
+        self._most_logprobs = -1
+        """The largest number that a row of `_arrays` asks for."""
         self._filled: tuple[object, ...] = ()
         """What `_arrays` was filled for, but for tokens and lengths: most steps are the last one's decodes again."""
 
@@ -96,7 +98,7 @@ class NativeBackend:
         count = len(rows)
         tokens = arrays.out_tokens[:count].tolist()
         logprobs: list[TokenLogprobs | None] = [None] * count
-        if count and int(arrays.logprobs[:count].max()) >= 0:
+        if count and self._most_logprobs >= 0:
             for row, seq in enumerate(rows):
                 wanted = seq.sampling.logprobs
                 if wanted >= 0 and tokens[row] >= 0:
@@ -186,7 +188,7 @@ class NativeBackend:
         arrays.positions[:rows] = batch.positions
         arrays.history_start[: rows + 1] = 0
         arrays.bias_start[: rows + 1] = 0
-        most = int(arrays.logprobs[:rows].max(initial=0))
+        most = self._most_logprobs = int(arrays.logprobs[:rows].max(initial=-1))
         if most > arrays.out_top_ids.shape[1]:
             arrays.reserve(tokens=1, sequences=1, rows=rows, columns=1, top=min(most, self.vocab_size))
         if table.alters[slots].any():
