@@ -136,8 +136,15 @@ async def test_calls_go_on_when_the_gateway_is_killed(cluster: Cluster) -> None:
         cluster.start("gateway")
         answers = await asyncio.gather(*reading)
         assert client.multiplexed
+        await cluster.wait_ready()
+        await client.generate(prompt(60), max_tokens=2)
+        cluster.kill("gateway", signal.SIGTERM)  # a session without calls does not hold a drain up
+        assert cluster.processes["gateway"].returncode == 0
+        assert "drain: " not in cluster.log_text("gateway")
+        cluster.start("gateway")
+        await cluster.wait_ready()
+        assert (await client.generate(prompt(60), max_tokens=2)).usage.completion_tokens
     assert all(done.resumes for done in answers)
     assert [len(done.choices[0].token_ids) for done in answers] == [200] * 8
     assert all(done.usage.completion_tokens == 200 for done in answers)
-    await cluster.wait_ready()
     await cluster.settle()

@@ -15,6 +15,7 @@ from rich.console import Console
 from octavo_cli.bench.report import print_figures
 from octavo_cli.engine_bench.engine import ROWS, EnginePlan, check_rows, measure_engine
 from octavo_cli.engine_bench.peers import parse_peers
+from octavo_cli.engine_bench.wanted import verdict_table, verdicts
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -35,19 +36,23 @@ def engine(
     services: Annotated[
         str,
         typer.Option("--services", help="Weights to measure through the services, comma-separated; none: leave out."),
-    ] = "bf16",
+    ] = "bf16,int8",
     compare_calls: Annotated[
         bool, typer.Option("--compare-calls", help="Through the services with a stream per request too, in turn.")
     ] = False,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
-    """Prefill and decode of the bare engine, ms per step and % of the floor; peers and services beside it. Takes settings as flags."""
+    """Prefill and decode of the bare engine, ms per step and % of the floor; peers and services beside it, and which bounds are met.
+
+    Takes settings as flags."""
     through = tuple(name for name in services.split(",") if name and name != "none")
     plan = EnginePlan(
         check_rows(rows.split(",")), rounds, steps, peers, parse_peers(peer or []), through, compare_calls
     )
     figures, notes = measure_engine(load_settings(context.args, os.environ), plan)
     show(figures, notes, json_path)
+    if json_path != "-" and (found := verdicts(figures.results)):
+        Console().print(verdict_table(found))
 
 
 def show(figures: Figures, notes: list[str], json_path: str) -> None:

@@ -40,7 +40,7 @@ class EnginePlan:
     """llama.cpp, where it is found."""
     commands: dict[str, list[str]] = field(default_factory=dict)
     """Other peers: name -> command (see peers.py)."""
-    services: tuple[str, ...] = ("bf16",)
+    services: tuple[str, ...] = ("bf16", "int8")
     """Weights with which the way through the services is measured; none: it is left out."""
     compare_calls: bool = False
     """Through the services also with a stream per request, in turn with the SDK's own way."""

@@ -9,7 +9,7 @@ from octavo_gpuworker.model.config import ModelConfig
 
 SELECTED_AT: Final = 1
 """The layer in which tokens are chosen: the first one whose KV depends on the context."""
-KV_DTYPES: Final = ("bfloat16", "float32")
+KV_DTYPES: Final = ("bfloat16", "float32", "int8")
 
 
 def model_refusal(config: ModelConfig) -> str:
@@ -23,6 +23,6 @@ def model_refusal(config: ModelConfig) -> str:
 
 
 def pool_refusal(shape: BlockShape | None) -> str:
-    """Why blocks of this shape cannot be moved, or an empty string: rounded keys would be rounded again."""
+    """Why blocks of this shape cannot be moved, or an empty string. fp8 keeps 3 bits of a key: turned ones would be rounded to those again."""
     dtype = "unknown" if shape is None else shape.dtype
     return "" if dtype in KV_DTYPES else f"blending takes KV of {' or '.join(KV_DTYPES)}; the pool's is {dtype}"

@@ -77,13 +77,14 @@ class PagedBlend:
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         half = len(angles)
         for done, count in self._pieces(part.count):
-            values = self._view.read(part.blocks, part.first + done, count)
-            if part.start != part.first:
-                values = values.copy()
+            if part.start == part.first:
+                self._view.copy(part.blocks, part.first + done, self._table, part.start + done, count)
+            else:
+                values = self._view.read(part.blocks, part.first + done, count)
                 left, right = values[:, 0, ..., :half].copy(), values[:, 0, ..., half:].copy()
                 values[:, 0, ..., :half] = left * cos - right * sin
                 values[:, 0, ..., half:] = right * cos + left * sin
-            self._view.write(self._table, part.start + done, values)
+                self._view.write(self._table, part.start + done, values)
             yield 0
 
     def _pieces(self, total: int) -> Iterator[tuple[int, int]]:

@@ -123,6 +123,7 @@ def test_what_cannot_be_blended_fails_alone(engine: Engine) -> None:
     assert not engine.busy
 
 
-def test_an_int8_pool_is_refused(decoder: Any) -> None:  # noqa: F811
-    backend = TorchBackend(decoder, KvPool(decoder.config, 8, SIZE, torch.int8))
-    assert "int8" in blend_refusal(backend)
+def test_an_fp8_pool_is_refused_and_an_int8_one_is_not(decoder: Any) -> None:  # noqa: F811
+    backend = TorchBackend(decoder, KvPool(decoder.config, 8, SIZE, torch.float8_e4m3fn))
+    assert "fp8" in blend_refusal(backend)
+    assert not blend_refusal(TorchBackend(decoder, KvPool(decoder.config, 8, SIZE, torch.int8)))

@@ -92,6 +92,22 @@ def test_a_chunk_at_the_front_is_copied_as_it_is(backend: TorchBackend) -> None:
     assert blend.chosen.tolist() == list(range(24, 48))
 
 
+def test_an_int8_pool_blends_as_close_as_it_prefills(decoder: Any, blender: Blender) -> None:  # noqa: F811
+    """Keys that are turned are rounded a second time: no more than a rounding more than the full prefill in that pool has."""
+    backend = TorchBackend(decoder, KvPool(decoder.config, 64, SIZE, torch.int8))
+    parts, fresh = passages(3, 24), [5, 6, 7]
+    prompt = [token for part in parts for token in part] + fresh
+    own = run(backend, prompt, list(range(40, 40 + -(-len(prompt) // SIZE))))
+    exact = blender.full(prompt, 1)[0].numpy()
+    rounding = np.abs(own - exact).max()
+    assert rounding > 0
+    for share in (0.3, 1.0):
+        _blend, ids, table = blended(backend, parts, share)
+        found = run(backend, ids + fresh, table, start=len(ids))
+        dense = blender.blend([blender.chunk(part) for part in parts], fresh, share, 1).logits[0].numpy()
+        assert np.abs(found - dense).max() <= 4 * rounding
+
+
 def test_bfloat16_is_rounded_to_nearest_even() -> None:
     from octavo_gpuworker.blending.kv_view import _to_bf16
 

@@ -9,12 +9,13 @@
 
 #include "api.h"
 #include "exact_math.h"
+#include "kernels.h"
+#include "sampler.h"
 
 namespace octavo {
 
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 constexpr int CHUNK = 512;  // halves of masses are below 2^20: so many fit an int32
-constexpr float REACH = -9.0f;
 constexpr int BUCKETS = 1024;
 constexpr float BUCKETS_PER_LOGIT = 32.0f;
 
@@ -162,9 +163,12 @@ class Candidates {
           weights_(work + vocab + 16), ids_(reinterpret_cast<int32_t *>(work + 2 * (vocab + 16))) {}
 
     // Keeps what min-p, then top-k, then top-p keep; ties with the last kept one stay.
-    void truncate(const RowParams &p) {
+    void truncate(const RowParams &p, const Harvest *harvest) {
         const bool limits_count = p.top_k > 0 && p.top_k < vocab_, limited = limits_count || p.min_p > 0;
-        collect(p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH, !limited);
+        if (harvest)
+            collect(*harvest);
+        else
+            collect(p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH, !limited);
         float last = NEVER;
         if (limits_count) {
             // with min-p, what lies beyond its reach is out already
@@ -198,7 +202,32 @@ class Candidates {
         }
     }
 
+    // The same as collect(REACH, true), of what the head left. The exponents of the sums are rounded at other places: in parts of
+    // 2^-24 by twice the best one and five times their distance from it, which is log(vocab) at most in the mean.
+    void collect(const Harvest &harvest) {
+        count_ = 0;
+        error_ += 6e-8 * (2 * std::fabs(best_) + 5 * std::log(static_cast<double>(vocab_)));
+        for (int64_t unit = 0; unit < harvest.units; ++unit) {
+            const float away = harvest.best[unit] / temperature_ - best_;
+            sum_ += static_cast<double>(harvest.sums[unit]) * static_cast<double>(exp_exact(away));
+            if (away < REACH) continue;
+            const int64_t from = unit * HARVEST_ROOM;
+            if (harvest.kept[unit] <= HARVEST_KEPT) {
+                for (int32_t i = 0; i < harvest.kept[unit]; ++i) put(harvest.ids[from + i], harvest.values[from + i]);
+                continue;
+            }
+            const auto first = static_cast<int32_t>(unit * HARVEST_COLUMNS);
+            for (int32_t id = first; id < std::min<int32_t>(vocab_, first + HARVEST_COLUMNS); ++id) put(id, logits_[id]);
+        }
+    }
+
   private:
+    void put(int32_t id, float logit) {
+        ids_[count_] = id;
+        scaled_[count_] = logit / temperature_;
+        count_ += scaled_[count_] - best_ >= REACH;
+    }
+
     // The least value that is kept, and the shares, above the first and up to the second, of which that is true.
     struct Nucleus {
         float floor;
@@ -207,7 +236,7 @@ class Candidates {
 
     // The nucleus of the masses of all. Their sum is known within bounds, and mostly both lead to the same token.
     float nucleus_of_all(double top_p) {
-        const double low = top_p * (sum_ * (1 - SUM_ERROR) * MASS_ONE - 2.0 * vocab_), high = top_p * (sum_ * (1 + SUM_ERROR) * MASS_ONE);
+        const double low = top_p * (sum_ * (1 - error_) * MASS_ONE - 2.0 * vocab_), high = top_p * (sum_ * (1 + error_) * MASS_ONE);
         const Nucleus found = nucleus(high);
         if (found.before < low && high <= found.after) return found.floor;
         const double share = top_p * static_cast<double>(total_mass_of_all());
@@ -297,7 +326,7 @@ class Candidates {
     float *scaled_, *weights_;
     int32_t *ids_;
     int32_t count_ = 0;
-    double sum_ = 0;  // of exp(x - best) of all
+    double sum_ = 0, error_ = SUM_ERROR;  // of exp(x - best) of all, and the share by which that may be wrong
 };
 
 }  // namespace octavo

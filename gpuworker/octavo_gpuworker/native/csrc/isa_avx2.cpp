@@ -4,6 +4,7 @@
 #include "vec_avx2.h"
 #include "product_avx2.h"
 #include "rows.h"
+#include "harvest.h"
 #include "product.h"
 #include "attention.h"
 #include "measure.h"
@@ -14,7 +15,7 @@ namespace octavo {
 const Kernels *kernels_avx2() {
     static const Kernels table{"avx2",      ISA::product,    ISA::norm_row,    ISA::put_group,  ISA::act_mul,
                                ISA::add,     ISA::to_bf16,    ISA::rotate,      ISA::attend_few, ISA::attend_many,
-                               ISA::argmax,  ISA::read_bytes, ISA::burn};
+                               ISA::harvest, ISA::argmax,  ISA::read_bytes, ISA::burn};
     return &table;
 }
 

@@ -7,6 +7,7 @@
 #include "vec_avx512.h"
 #include "product_avx512.h"
 #include "rows.h"
+#include "harvest.h"
 #include "product.h"
 #include "attention.h"
 #include "attention_avx512.h"
@@ -18,7 +19,7 @@ namespace octavo {
 const Kernels *kernels_avx512() {
     static const Kernels table{"avx512",      ISA::product,    ISA::norm_row,    ISA::put_group,  ISA::act_mul,
                                ISA::add,     ISA::to_bf16,    ISA::rotate,      ISA::attend_few_wide, ISA::attend_many,
-                               ISA::argmax,  ISA::read_bytes, ISA::burn};
+                               ISA::harvest, ISA::argmax,  ISA::read_bytes, ISA::burn};
     return &table;
 }
 

@@ -5,6 +5,8 @@
 namespace octavo {
 
 constexpr int PANEL = 32;  // output columns that lie together
+constexpr int64_t HARVEST_COLUMNS = 256;
+constexpr int32_t HARVEST_KEPT = 64, HARVEST_ROOM = HARVEST_KEPT + 16;
 constexpr int GROUP = 32;  // elements of the inner axis with one activation scale (and one int4 weight scale)
 
 // Activations of one matrix product, row-major. bf16 rows, or int8 rows with per-group scales.
@@ -54,6 +56,11 @@ struct Kernels {
     void (*attend_few)(const AttentionInput &in, int first, int last, float *out, float *best, float *total, float *scratch);
     // Many queries: whole context, out [tokens * group, head_dim] finished.
     void (*attend_many)(const AttentionInput &in, float *out, float *scratch);
+    // Of count logits, count <= HARVEST_COLUMNS, whose largest is `best`: copies them to `logits`, puts the sum of
+    // exp((x - best) * scale) into `sum` and what is at least `least` into values and ids (which begin at `first`),
+    // both of HARVEST_ROOM. Returns how many; more than HARVEST_KEPT: there may be others.
+    int32_t (*harvest)(const float *x, int64_t count, float best, float scale, float least, int32_t first, float *logits, float *sum,
+                       int32_t *ids, float *values);
     // Largest of count values and its first index; returns whether all are finite.
     bool (*argmax)(const float *x, int64_t count, float *best, int64_t *index);
     double (*read_bytes)(const uint8_t *data, int64_t bytes);

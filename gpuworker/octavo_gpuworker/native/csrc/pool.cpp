@@ -142,7 +142,7 @@ void ThreadPool::sleep_on(Phase &phase, uint64_t done, const timespec *limit) {
 bool ThreadPool::lend(uint64_t tag, int thread) {
     Seat &own = seats_[thread];
     const int processor = own.longest ? sched_getcpu() : -1;
-    if (processor < 0 || processor >= CPU_SETSIZE || lending_.exchange(true)) return false;
+    if (processor < 0 || processor >= CPU_SETSIZE || refused_.load() || lending_.exchange(true)) return false;
     bool taken = false;
     if (!sched_getaffinity(0, sizeof own.allowed, &own.allowed))
         for (Seat &other : seats_) {
@@ -161,9 +161,12 @@ bool ThreadPool::take_here(Seat &other, uint64_t tag, int thread, int processor)
     cpu_set_t allowed, here;
     CPU_ZERO(&here);
     CPU_SET(processor, &here);
-    if (!sched_getaffinity(id, sizeof allowed, &allowed) && !sched_setaffinity(id, sizeof here, &here))
+    if (!sched_getaffinity(id, sizeof allowed, &allowed) && !sched_setaffinity(id, sizeof here, &here)) {
         sched_setaffinity(id, sizeof allowed, &allowed);  // a queued thread moves at once, and stays
-    lent_.fetch_add(1, std::memory_order_relaxed);
+        lent_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+        refused_.store(true, std::memory_order_relaxed);
+    }
     return true;
 }
 

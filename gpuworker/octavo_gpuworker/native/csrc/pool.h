@@ -68,6 +68,7 @@ class ThreadPool {
     std::atomic<bool> stop_{false};
     alignas(64) std::atomic<int> parked_{0};
     std::atomic<bool> lending_{false};  // one at a time looks where threads may run, and changes it
+    std::atomic<bool> refused_{false};  // the system lets no thread be moved
     std::atomic<uint64_t> lent_{0};
 };
 

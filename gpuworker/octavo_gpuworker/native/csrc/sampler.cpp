@@ -161,7 +161,13 @@ bool plain_greedy(const OctavoBatch &batch, int row) {
     return batch.temperature[row] <= GREEDY_BELOW && batch.logprobs[row] < 0 && !edited(batch, row);
 }
 
-void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, int isa, float *work) {
+bool draws_from_nucleus(const OctavoBatch &batch, int row, int32_t vocab) {
+    return batch.temperature[row] > GREEDY_BELOW && batch.top_p[row] < 1 && batch.min_p[row] <= 0 &&
+           (batch.top_k[row] <= 0 || batch.top_k[row] >= vocab) && !edited(batch, row);
+}
+
+void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, int isa, float *work,
+                const Harvest *harvest) {
     batch.out_tokens[row] = -1;
     if (largest < 0) {
         if (!all_finite(raw, vocab)) return;
@@ -180,7 +186,7 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
         const RowParams p{temperature, batch.top_k[row], batch.top_p[row], batch.min_p[row]};
         if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0) {
             Candidates candidates(logits, vocab, temperature, logits[token] / temperature, isa, work + vocab + 16);
-            candidates.truncate(p);
+            candidates.truncate(p, harvest);
             token = draw(candidates, random);
         } else {
             token = draw_of_all(logits, vocab, temperature, token, random);

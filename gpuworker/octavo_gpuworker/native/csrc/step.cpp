@@ -68,17 +68,7 @@ void Step::prepare(const OctavoBatch &batch, int threads) {
         sampled_x_.ensure(static_cast<int64_t>(batch.rows) * config_.d_model);
         sampled_attended_.ensure(config_.format, batch.rows, round_up(attended, GROUP));
     }
-    plain_.resize(batch.rows);
-    bool all_plain = true;
-    for (int row = 0; row < batch.rows; ++row) {
-        plain_[row] = !batch.out_logits && plain_greedy(batch, row);
-        all_plain = all_plain && plain_[row];
-    }
-    if (!all_plain && !batch.out_logits) logits_.ensure(static_cast<int64_t>(batch.rows) * config_.vocab);
-    const int64_t units = (weights_.head.columns / PANEL + HEAD_PANELS - 1) / HEAD_PANELS;
-    best_.ensure(batch.rows * units);
-    best_at_.ensure(batch.rows * units);
-    finite_.ensure(batch.rows * units);
+    plan_sampling();
     for (auto &thread : threads_) {
         thread.normed_phase = -1;
         thread.tile.ensure(std::min(std::max<int64_t>(tokens, batch.rows), ROW_BLOCK) *
@@ -88,6 +78,31 @@ void Step::prepare(const OctavoBatch &batch, int threads) {
     }
     plan_attention();
     plan_phases();
+}
+
+void Step::plan_sampling() {
+    const int rows = batch_.rows;
+    const int64_t units = (weights_.head.columns / PANEL + HEAD_PANELS - 1) / HEAD_PANELS;
+    plain_.assign(rows, false);
+    harvested_.assign(rows, false);
+    bool all_plain = true, any_harvested = false;
+    for (int row = 0; row < rows && !batch_.out_logits; ++row) {
+        plain_[row] = plain_greedy(batch_, row);
+        harvested_[row] = draws_from_nucleus(batch_, row, config_.vocab);
+        all_plain = all_plain && plain_[row];
+        any_harvested = any_harvested || harvested_[row];
+    }
+    if (!all_plain) logits_.ensure(static_cast<int64_t>(rows) * config_.vocab);
+    best_.ensure(rows * units);
+    best_at_.ensure(rows * units);
+    finite_.ensure(rows * units);
+    if (!any_harvested) return;
+    unit_sum_.ensure(rows * units);
+    kept_.ensure(rows * units);
+    kept_values_.ensure(rows * units * HARVEST_ROOM);
+    kept_ids_.ensure(rows * units * HARVEST_ROOM);
+    if (static_cast<int>(seen_.size()) < rows) seen_ = std::vector<std::atomic<float>>(rows);
+    for (int row = 0; row < rows; ++row) seen_[row].store(-INFINITY, std::memory_order_relaxed);
 }
 
 int Step::row_blocks(int64_t rows) const { return static_cast<int>((rows + ROW_BLOCK - 1) / ROW_BLOCK); }

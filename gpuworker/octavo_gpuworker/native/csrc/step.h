@@ -119,7 +119,9 @@ class Step : public Job {
     void o(int layer, int unit, Thread &);
     void gate_up(int phase, int layer, int unit, Thread &);
     void down(int layer, int unit, Thread &);
+    void plan_sampling();
     void head(int phase, int unit, Thread &);
+    void leave_logits(int64_t row, int64_t item, const float *values, int64_t count);
     void sample(int row, Thread &);
 
     const OctavoConfig config_;
@@ -140,7 +142,10 @@ class Step : public Job {
     std::unique_ptr<std::atomic<int>[]> finished_;
     int64_t finished_capacity_ = 0;
     std::vector<bool> plain_;  // rows that need only their largest logit
-    Buffer<float> x_, sampled_x_, cos_, sin_, part_out_, part_best_, part_total_, logits_, best_;
+    std::vector<bool> harvested_;  // rows of which the head takes what the sampler needs
+    std::vector<std::atomic<float>> seen_;  // the largest logit of a row so far
+    Buffer<float> x_, sampled_x_, cos_, sin_, part_out_, part_best_, part_total_, logits_, best_, unit_sum_, kept_values_;
+    Buffer<int32_t> kept_, kept_ids_;
     Buffer<int64_t> best_at_;
     Buffer<uint8_t> finite_;
     Buffer<uint16_t> q_;

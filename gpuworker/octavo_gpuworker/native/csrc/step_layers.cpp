@@ -172,14 +172,32 @@ void Step::head(int phase, int unit, Thread &thread) {
     const int64_t width = count * PANEL, column = panel * PANEL, valid = std::min<int64_t>(width, config_.vocab - column);
     float *out = thread.tile.get();
     kernels_.product(config_.head_format, rows, tile.row, tile.rows, weights_.head, panel, count, out, width);
-    float *logits = batch_.out_logits ? batch_.out_logits : logits_.get();
     for (int64_t r = 0; r < tile.rows; ++r) {
         const int64_t row = tile.row + r, at = row * items + tile.item;
         int64_t index;
         finite_.get()[at] = kernels_.argmax(out + r * width, valid, &best_.get()[at], &index);
         best_at_.get()[at] = column + index;
-        if (!plain_[row]) std::copy_n(out + r * width, valid, logits + row * config_.vocab + column);
+        if (!plain_[row]) leave_logits(row, tile.item, out + r * width, valid);
     }
+}
+
+// One unit's logits of a row that draws: as they are, and of a nucleus what the sampler would look for in them. What that is
+// hangs on which unit comes first, but it is never less than what the sampler then takes.
+void Step::leave_logits(int64_t row, int64_t item, const float *values, int64_t count) {
+    static_assert(HEAD_PANELS * PANEL == HARVEST_COLUMNS);
+    float *logits = (batch_.out_logits ? batch_.out_logits : logits_.get()) + row * config_.vocab + item * HARVEST_COLUMNS;
+    if (!harvested_[row]) {
+        std::copy_n(values, count, logits);
+        return;
+    }
+    const int64_t at = row * ((weights_.head.columns / PANEL + HEAD_PANELS - 1) / HEAD_PANELS) + item;
+    const float best = best_.get()[at], temperature = batch_.temperature[row];
+    float seen = seen_[row].load(std::memory_order_relaxed);
+    while (best > seen && !seen_[row].compare_exchange_weak(seen, best, std::memory_order_relaxed)) {}
+    const float most = std::max(seen, best);
+    const float least = most + (REACH - 0.001f) * temperature - std::fabs(most) * 1e-6f;  // divisions and differences are rounded
+    kept_.get()[at] = kernels_.harvest(values, count, best, 1.0f / temperature, least, static_cast<int32_t>(item * HARVEST_COLUMNS), logits,
+                                       &unit_sum_.get()[at], kept_ids_.get() + at * HARVEST_ROOM, kept_values_.get() + at * HARVEST_ROOM);
 }
 
 void Step::sample(int row, Thread &thread) {
@@ -197,8 +215,11 @@ void Step::sample(int row, Thread &thread) {
     batch_.out_tokens[row] = finite ? static_cast<int32_t>(token) : -1;
     if (!finite || plain_[row]) return;
     const float *logits = batch_.out_logits ? batch_.out_logits : logits_.get();
-    sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, static_cast<int32_t>(token),
-               isa_, thread.scratch.ensure(sampling_work(config_.vocab)));
+    const int64_t first = row * items;
+    const Harvest harvest{items, best_.get() + first, unit_sum_.get() + first, kept_.get() + first, kept_ids_.get() + first * HARVEST_ROOM,
+                          kept_values_.get() + first * HARVEST_ROOM};
+    sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, static_cast<int32_t>(token), isa_,
+               thread.scratch.ensure(sampling_work(config_.vocab)), harvested_[row] ? &harvest : nullptr);
 }
 
 }  // namespace octavo

@@ -55,6 +55,15 @@ inline V within(int index, int low, int high, V a, V b) {
     return {_mm512_mask_blend_ps(mask, b.v, a.v)};
 }
 
+// Those of 16 values that are at least `least`, and their places from `first` on, one after the other; how many.
+inline int put_at_least(V a, float least, int32_t first, float *values, int32_t *ids) {
+    const __mmask16 found = _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(least), _CMP_GE_OQ);
+    if (!found) return 0;
+    const __m512i places = _mm512_add_epi32(_mm512_set1_epi32(first), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    _mm512_storeu_ps(values, _mm512_maskz_compress_ps(found, a.v));
+    _mm512_storeu_si512(ids, _mm512_maskz_compress_epi32(found, places));
+    return __builtin_popcount(found);
+}
 
 // out[2 i] = a[i], out[2 i + 1] = b[i], 32 each.
 inline void interleave(const uint16_t *a, const uint16_t *b, uint16_t *out) {

@@ -1,0 +1,68 @@
+"""What the head leaves for rows that draw from a nucleus: the same tokens as from the whole row of logits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from octavo_gpuworker.native.library import Library
+from octavo_gpuworker.native.model import NativeModel
+from octavo_gpuworker.native.packing import Packed
+from octavo_gpuworker.orders import Sampling
+
+from .conftest import TINY, Checkpoint, MakeModel, Step, fill, make_checkpoint
+from .test_sampler import assert_equal, sequence
+
+ROWS = 24
+STEP = Step([[(31 * i + s) % 2000 for i in range(1 + s % 7)] for s in range(ROWS)], [1] * ROWS, 8)
+
+
+def tokens_of(model: NativeModel, temperature: float, top_p: float, *, harvested: bool) -> list[list[int]]:
+    """Two steps' tokens of all rows; rows whose logits are asked for are sampled from them, as any other sampler does it."""
+    arrays = model.arrays(want_logits=not harvested)
+    found = []
+    for turn in range(2):
+        total, sequences = fill(arrays, STEP, STEP.new, [len(tokens) for tokens in STEP.tokens])
+        arrays.temperature[:total], arrays.top_p[:total] = temperature, top_p
+        arrays.temperature[0], arrays.top_k[1], arrays.min_p[2], arrays.top_p[3] = (
+            0.0,
+            5,
+            0.1,
+            1.0,
+        )  # those are not harvested
+        arrays.logprobs[4] = 0
+        arrays.seeds[:total] = np.arange(total) + 100 * turn
+        model.step(arrays, tokens=total, sequences=sequences, rows=total)
+        found.append([*arrays.out_tokens[:total].tolist(), float(arrays.out_logprobs[4])])
+    return found
+
+
+@pytest.mark.parametrize("isa", ["avx2", "auto"])
+def test_a_harvest_draws_the_tokens_of_the_whole_row(
+    isa: str, tmp_path: Path, packed: Callable[[Checkpoint, str], Packed], make_model: MakeModel
+) -> None:
+    """From a few candidates to all of a unit, which is more than it may leave; the last unit of the vocabulary is a short one."""
+    checkpoint = make_checkpoint(tmp_path / "model", dataclasses.replace(TINY, vocab_size=2013))
+    one, two = (make_model(checkpoint, STEP, threads=threads, isa=isa) for threads in (1, 2))
+    for model in (one, two):
+        model.pool[1:] = 0
+    for temperature in (0.05, 0.8, 3.0, 40.0):
+        for top_p in (1e-6, 0.3, 0.95, 0.9999999):
+            whole = tokens_of(one, temperature, top_p, harvested=False)
+            assert tokens_of(one, temperature, top_p, harvested=True) == whole
+            assert tokens_of(two, temperature, top_p, harvested=True) == whole
+            assert min(whole[0][:ROWS]) >= 0
+
+
+@pytest.mark.parametrize("isa", ["auto", "avx2"])
+@pytest.mark.parametrize("top_p", [1 - 2e-7, 1 - 1e-9, 0.5, 0.25])
+def test_a_share_that_hangs_on_the_last_mass_is_the_twins(top_p: float, isa: str, library: Library) -> None:
+    """Sums that are exactly the share, or off by less than the bounds of the quick sum: the exact one decides."""
+    generator = np.random.default_rng(11)
+    level = np.where(np.arange(4096) % 2 == 0, 0.0, generator.uniform(-32.0, -20.0, 4096))
+    steps = -np.log(2.0) * np.arange(4096)
+    logits = np.stack((level, generator.permutation(level), steps, np.zeros(4096))).astype(np.float32)
+    assert_equal(library, logits, [sequence(Sampling(top_p=top_p), [1], 1, seed) for seed in range(4)], isa)
