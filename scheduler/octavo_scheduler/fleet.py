@@ -488,11 +488,11 @@ class Fleet:
         return self._longest
 
     def most_positions(self, pool: str) -> int:
-        """KV positions of the largest pool among the workers that accept; 0 without one."""
+        """KV positions that a request alone may need, by the pools and contexts of the workers that accept; 0 without one."""
         known = self._roomiest.get(pool)
         if known is None:
             sizes = (shape.usable_blocks * shape.block_tokens for shape in self.shapes(pool))
-            known = self._roomiest[pool] = max(sizes, default=0)
+            known = self._roomiest[pool] = min(max(sizes, default=0), max(0, self.longest_context() - 1))
         return known
 
     def changed(self) -> None:

@@ -115,13 +115,11 @@ def _go_on(cell: Cell, event: Submitted, request: Request, delivery: Delivery) -
 
 def _is_plain(cell: Cell, event: Submitted, slo: SloClass) -> bool:
     """Whether `_refusal` has nothing to say, as of nearly every request."""
-    fleet, prompt = cell.fleet, len(event.prompt)
-    size = prompt + event.max_tokens
+    prompt = len(event.prompt)
     return (
         prompt > 0 < event.max_tokens
         and len(event.choices) == 1
-        and size - 1 <= fleet.most_positions(slo.pool)  # 0 without a worker
-        and size <= fleet.longest_context()
+        and prompt + event.max_tokens - 1 <= cell.fleet.most_positions(slo.pool)  # 0 without a worker
         and (not event.slo_class or event.slo_class in cell.classes)
         and not (cell.draining or event.cache.pin or event.choices[0].emitted)
     )

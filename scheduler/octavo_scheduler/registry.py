@@ -33,6 +33,10 @@ class Registry:
 
     def add(self, request: Request) -> None:
         """Names a live request; one that held its names before is forgotten."""
+        if not request.idempotency_key and (request.tenant, "id", request.request_id) not in self._by_name:
+            self._by_name[request.tenant, "id", request.request_id] = request
+            request.registered = True
+            return
         for name in _names(request):
             old = self._by_name.get(name)
             if old is not None and old is not request:

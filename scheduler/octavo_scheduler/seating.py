@@ -79,11 +79,13 @@ def admit(cell: Cell, plan: Plan) -> None:
             request.request_id,
             request.traceparent,
             wait_xfer,
-            wait_base=cached_len + head * worker.block_tokens,
-            stop_after=1 if plan.target is not None else 0,
-            siblings=[SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings],
-            blend_parts=plan.blend.parts if plan.blend is not None else [],
-            blend_share=plan.blend.share if plan.blend is not None else 0.0,
+            cached_len + head * worker.block_tokens,
+            1 if plan.target is not None else 0,
+            [SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings]
+            if siblings
+            else [],
+            plan.blend.parts if plan.blend is not None else [],
+            plan.blend.share if plan.blend is not None else 0.0,
         )
     )
     leader.order_number = number
