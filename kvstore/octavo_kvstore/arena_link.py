@@ -25,6 +25,8 @@ MOST_TOGETHER = 4
 
 LEAST_RUN = 8
 """Blocks in a row on the medium from which on one reader in order may be faster than several."""
+LANE_TOGETHER = 8
+"""Blocks of a lane that are told at once: each message takes the interpreter from the reader."""
 LANE_BLOCKS = 64
 """Most blocks of one lane: a reader that nobody listens to any more ends with it at the latest."""
 
@@ -122,8 +124,8 @@ class ArenaReader:
 
         def read() -> None:
             try:
-                for at in range(0, len(keys), MOST_TOGETHER):
-                    part = keys[at : at + MOST_TOGETHER]
+                for at in range(0, len(keys), LANE_TOGETHER):
+                    part = keys[at : at + LANE_TOGETHER]
                     responses = [] if left.is_set() else self._answers(part, layout, clock_s, lane)
                     loop.call_soon_threadsafe(came.put_nowait, responses)
                     if len(responses) < len(part):
