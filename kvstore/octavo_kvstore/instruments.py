@@ -44,13 +44,17 @@ STORE: Final = (
         PREFIX + "prefetch_wasted", "counter", "Of these, the ones that left DRAM before anybody asked for them."
     ),
     Instrument(PREFIX + "erasures_due", "gauge", "Keys of forgotten tenants that could not be destroyed yet."),
+    Instrument(PREFIX + "demotions", "counter", "Blocks that left DRAM and are still held below."),
+)
+"""Figures of the store as a whole, named as in `Store.counters`."""
+
+READS: Final = (
     Instrument(
         PREFIX + "read_lane_bytes_per_s", "gauge", "Speed of runs read from below by one thread in order, lately."
     ),
     Instrument(PREFIX + "read_spread_bytes_per_s", "gauge", "Speed of runs read by several threads at once, lately."),
-    Instrument(PREFIX + "demotions", "counter", "Blocks that left DRAM and are still held below."),
 )
-"""Figures of the store as a whole, named as in `Store.counters`."""
+"""Of a store with an arena, named as in `ReadWays.figures`."""
 
 CODING: Final = (
     Instrument(PREFIX + "codec_blocks", "counter", "Blocks that were compressed."),
@@ -80,4 +84,4 @@ REMOTE: Final = (
 )
 """Of the remote tier, both ways, named as in `RemoteTier.figures` and `PeerServicer.figures`."""
 
-TABLE: Final = TIERS + STORE + CODING + REMOTE
+TABLE: Final = TIERS + STORE + READS + CODING + REMOTE

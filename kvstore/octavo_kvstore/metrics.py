@@ -8,7 +8,7 @@ from octavo.rpc.instruments import family
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from octavo_kvstore.instruments import CODING, PREFIX, REMOTE, STORE, TIERS
+from octavo_kvstore.instruments import CODING, PREFIX, READS, REMOTE, STORE, TIERS
 from octavo_kvstore.store import Store
 
 
@@ -26,9 +26,9 @@ class StoreCollector(Collector):
                 shown.add_metric([tier.name], getattr(tier, item.name.removeprefix(f"{PREFIX}tier_")))
             yield shown
         figures = self._store.counters()
-        for item in STORE + CODING + REMOTE:
+        for item in STORE + READS + CODING + REMOTE:
             shown = family(item)
             name = item.name.removeprefix(PREFIX)
-            if item in STORE or name in figures:  # a store without codec or peers has no such figures
+            if item in STORE or name in figures:  # a store without arena, codec or peers has no such figures
                 shown.add_metric([], figures[name])
                 yield shown

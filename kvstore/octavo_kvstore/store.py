@@ -325,19 +325,26 @@ class Store:
         """
         if self._dram is None:
             return 0
-        lifted, room = 0, self._dram.stats().capacity_bytes // PREFETCH_SHARE
-        for key in keys:
-            layout = next(filter(None, (tier.layout_of(key) for tier, _ in self._below)), b"")
-            if self._dram.contains(key) or not layout:
-                continue
-            found = self.lift(key, layout) if self.arena is not None else self.get(key, layout)
-            if found is None:
-                break
-            lifted += 1
-            self.marks.lifted(key)
-            room -= len(found.block.payload)
-            if room < len(found.block.payload):
-                break
+        lifted, room, lane = 0, self._dram.stats().capacity_bytes // PREFETCH_SHARE, None
+        try:
+            for at, key in enumerate(keys):
+                layout = next(filter(None, (tier.layout_of(key) for tier, _ in self._below)), b"")
+                if self._dram.contains(key) or not layout:
+                    continue
+                if lane is None and not lifted:
+                    run, lane = self.lane_of(keys[at:], layout)
+                    lane = lane if run > 1 else None
+                found = self.lift(key, layout, lane) if self.arena is not None else self.get(key, layout)
+                if found is None:
+                    break
+                lifted += 1
+                self.marks.lifted(key)
+                room -= len(found.block.payload)
+                if room < len(found.block.payload):
+                    break
+        finally:
+            if lane is not None:
+                lane.close()
         self.prefetched += lifted
         return lifted
 

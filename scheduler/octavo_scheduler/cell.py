@@ -92,6 +92,7 @@ COUNTERS = (
     "requests_degraded",
     "preloads_built",
     "blended_tokens",
+    "chunks_loaded",
     "preloads_swapped",
     "preloads_restored",
     "thrown_out_blocks",

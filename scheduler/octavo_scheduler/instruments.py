@@ -87,6 +87,7 @@ CELL_COUNTERS: Final = (
     ("workers_drained", "Workers that left after a drain."),
     ("handed_over", "Sequences that a drained worker gave to others at its deadline."),
     ("blended_tokens", "Prompt tokens whose KV was taken from another context (cache.blending)."),
+    ("chunks_loaded", "Blocks of chunks that were loaded from a store to be blended."),
     ("preloads_built", "Preloads that were computed, or found again, and pinned."),
     ("preloads_swapped", "Preloads whose content was replaced."),
     ("preloads_restored", "Preloads of an earlier scheduler that serve again."),

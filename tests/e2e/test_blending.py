@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Any
 
@@ -92,3 +92,26 @@ async def test_what_cannot_be_named(cluster: Cluster) -> None:
             await ask(client, ("hill", "nowhere"))
         with pytest.raises(InvalidRequest, match=r"beside cache\.preload"):
             await client.generate("x", cache={"chunks": ["hill"], "preload": "mill"})
+
+
+async def test_chunks_that_only_the_store_holds_are_loaded_and_blended(make_cluster: Callable[..., Cluster]) -> None:
+    settings = {
+        "cache.blending": True, "cache.load_path": "load", "engine.kv_num_blocks": 65, "engine.max_model_len": 600,
+        "cache.dram_bytes": 256 * 2**20, "cache.nvme_bytes": 512 * 2**20,
+    }  # fmt: skip
+    small = make_cluster(settings=settings)
+    await small.up()
+    async with AsyncClient(small.grpc_address) as client, AsyncCache(small.grpc_address) as cache:
+        for number, name in enumerate(NAMES[:2]):
+            await cache.preload(name, [words(90 + number, 100)], form="raw")
+        there = await ask(client, NAMES[:2])
+        assert there.usage.blended_tokens > 0
+        for name in NAMES[:2]:
+            await cache.pin(name, pinned=False)
+        for number in range(6):  # each takes more than half of the pool
+            await client.generate(words(200 + number, 450), max_tokens=2, temperature=0.0)
+        before = (await small.settle()).counters["loaded_blocks"]
+        back = await ask(client, NAMES[:2])
+        after = (await small.settle()).counters["loaded_blocks"]
+    assert back.usage.blended_tokens == there.usage.blended_tokens and after > before
+    assert back.choices[0].token_ids == there.choices[0].token_ids

@@ -156,3 +156,13 @@ def test_only_what_follows_is_in_a_row(host: Host) -> None:
     assert host.nvme.in_a_row(keys, bytes(32)) == 0 == host.nvme.in_a_row([], LAYOUT)
     assert host.store.lane_of([key_of(2 * CHAIN - 1)], LAYOUT) == (0, None), "DRAM has it"
     assert host.store.lane_of([key_of(999)], LAYOUT) == (0, None)
+
+
+def test_a_prefetch_reads_what_lies_in_a_row_in_a_lane(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, lanes = SlabLane.read, []
+    monkeypatch.setattr(SlabLane, "read", lambda self, *given: (lanes.append(self), read(self, *given))[1])
+    open_files = len(os.listdir("/proc/self/fd"))
+    count = host.store.prefetch([key_of(number) for number in range(CHAIN)])
+    assert count == (CHAIN + 1) // 4 == len(lanes) and len(set(map(id, lanes))) == 1
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert load(host, range(count)) == count

@@ -337,6 +337,7 @@ def test_walks_reach_every_corner() -> None:
         "preloads_built",
         "preloads_swapped",
         "blended_tokens",
+        "chunks_loaded",
         "thrown_out_blocks",
         "expired_blocks",
         "pinned_requests",

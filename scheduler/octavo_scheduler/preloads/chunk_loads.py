@@ -80,6 +80,7 @@ def arrived(cell: Cell, worker: Worker, transfer: Transfer, done: TransferDone, 
     request = transfer.request
     assert request is not None
     cell.counters["loaded_blocks"] += ok
+    cell.counters["chunks_loaded"] += ok
     cell.ledger.book("blending", who_is(request), cost_ms=done.transfer_us / 1000, cost_bytes=done.bytes)
     preload = cell.caching.book.active.get((request.tenant, transfer.preload))
     base = transfer.base_blocks

@@ -128,6 +128,7 @@ def test_chunks_that_a_store_holds_are_loaded_before_they_are_blended(make_shop:
     assert not admits(shop) and len(shop.worker.transfers) == 2, "it waits for them"
     shop.run()
     assert client.outcome == "finished" and shop.cell.counters["blended_tokens"] == 12
+    assert shop.cell.counters["chunks_loaded"] == 6
     assert shop.cell.counters["loads_started"] - before == 2 and len(shop.store.held) >= 6
     again = ask(shop, "two", "one")
     assert again.outcome == "finished" and shop.cell.counters["loads_started"] - before == 2, "they are in the pool now"

@@ -276,3 +276,30 @@ def test_one_that_was_kept_for_a_longer_context_is_never_sent_to_a_worker(make_s
     shop.wait_us(6_000_000)
     assert kept.state == "failed" and shop.links[0].worker.computed_tokens == 0
     assert shop.ask(DOCS).outcome == "finished"
+
+
+def test_an_update_while_the_old_content_is_being_loaded(make_shop: Any) -> None:
+    """Its load ends for nobody: the new content serves, and nothing of the old one is pinned or held."""
+    shop = make_shop(store=True, load_path="load")
+    old = shop.put("docs", DOCS)
+    shop.wait_us(300_000)
+    shop.simulation.flush_store("host")
+    shop.feed(PreloadPinned(shop.simulation.now_us, "default", "docs", False))
+    for number in range(20):
+        shop.ask([70 + number, *([51] * 100)])
+    assert not any(key in shop.worker.index for key in old.keys)
+    shop.feed(PreloadPinned(shop.simulation.now_us, "default", "docs", True))
+    assert old.request is not None
+    for _ in range(200):
+        if any(transfer.kind == "load" for transfer in shop.worker.transfers.values()):
+            break
+        shop.steps(1)
+    else:
+        raise AssertionError("no load was ordered")
+    new = shop.put("docs", [*range(60, 40, -1)], run=False)
+    shop.run()
+    assert shop.cell.caching.book.named("default", "docs") is new and new.held_blocks == 5
+    assert not old.held_blocks and not shop.cell.caching.book.by_request
+    assert shop.worker.pool.pinned_blocks == 5
+    assert shop.worker.pool.free_blocks + 5 == shop.worker.pool.usable_blocks
+    assert shop.ask([*range(60, 40, -1), 1]).cached_tokens == 20

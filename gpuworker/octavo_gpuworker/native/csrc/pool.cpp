@@ -16,6 +16,7 @@ constexpr uint64_t GENERATION_MASK = (1u << 24) - 1;
 constexpr int SPINS_IN_STEP = 2000;    // about 20 us: units end together, unless a thread has lost its processor within one
 constexpr int SPINS_AFTER_STEP = 2000;  // about 20 us: the next step of a bare engine comes sooner, a served one later
 
+constexpr uint64_t SLOWER = 3;  // a small core or a busy sibling takes longer than a large core, but not so much
 constexpr uint64_t AT_WORK = 1, HELPED = 2;  // the low bits of Seat::unit
 constexpr timespec BETWEEN_LOOKS{0, 100'000};  // of a thread that sleeps, for somebody to help
 constexpr timespec GIVEN_AWAY{0, 200'000};     // how long a helper stays away, unless the step ends
@@ -135,7 +136,7 @@ void ThreadPool::sleep_on(Phase &phase, uint64_t done, const timespec *limit) {
 
 // Takes a thread that was put aside within a unit of this phase to this processor, which the caller leaves right after. The
 // kernel would not: a thread that ran within the last 0.5 ms counts as hot and stays in the queue of the processor that it was
-// put aside on, behind whoever took it (task_hot, sched_migration_cost). Put aside is whose unit has taken twice as long as the
+// put aside on, behind whoever took it (task_hot, sched_migration_cost). Put aside is whose unit has taken SLOWER times as long as the
 // caller's longest; one that runs is moved for nothing. False: there is none, or not yet.
 // The other processor is left to whoever took it for a while: messages pass through several threads of several processes, and one
 // of them that waits when a compute thread comes back waits for the kernel's next tick, up to 4 ms.
@@ -146,7 +147,7 @@ bool ThreadPool::lend(uint64_t tag, int thread) {
     bool taken = false;
     if (!sched_getaffinity(0, sizeof own.allowed, &own.allowed))
         for (Seat &other : seats_) {
-            taken = cycles() - other.since.load(std::memory_order_relaxed) >= 2 * own.longest &&
+            taken = cycles() - other.since.load(std::memory_order_relaxed) >= SLOWER * own.longest &&
                     take_here(other, tag, thread, processor);
             if (taken) break;
         }
