@@ -76,9 +76,9 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
 
 def _able(cell: Cell, workers: list[Worker], request: Request, choices: int) -> list[Worker]:
     """Those of `workers` that can hold so many choices of it to their end: pools may differ, by their hosts or since one shrank."""
-    if len(cell.fleet.shapes(request.pool)) < 2:
-        return workers  # it was asked whether it fits that one
-    size = (len(request.prompt), request.max_tokens, choices)
+    shapes, size = cell.fleet.shapes(request.pool), (len(request.prompt), request.max_tokens, choices)
+    if len(shapes) < 2 or all(can_ever_hold(shape, *size) for shape in shapes):
+        return workers  # of a single one it was asked before
     return [worker for worker in workers if can_ever_hold(worker.shape(), *size)]
 
 
