@@ -65,7 +65,9 @@ def test_the_gate_opens_after_its_checks_and_not_before(tmp_path: Path) -> None:
         verdict = json.loads((folder / "release-gate.json").read_text())
         assert verdict["passed"] and verdict["said"] == "smollm2 is the reference model"
         checks = {item["name"]: item["verdict"] for item in verdict["checks"]["results"]}
-        assert checks == dict.fromkeys(("parity", "logprobs", "usage", "isolation", "reclaim", "quality"), "pass")
+        assert checks == dict.fromkeys(
+            ("parity", "logprobs", "usage", "isolation", "reclaim", "tools", "quality"), "pass"
+        )
         assert {item["name"]: item["value"] for item in verdict["bench"]["results"]}["completed"] == 4
     finally:
         process.terminate()
@@ -73,7 +75,7 @@ def test_the_gate_opens_after_its_checks_and_not_before(tmp_path: Path) -> None:
 
 
 def test_a_missed_bound_keeps_the_gate_shut(tmp_path: Path) -> None:
-    skipped = "logprobs,sampling,stops,usage,isolation,reclaim,quality"
+    skipped = "logprobs,sampling,stops,usage,isolation,reclaim,tools,quality"
     flags = ("--release_gate.skip", skipped, "--release_gate.bench_requests", "2")
     process = up(tmp_path / "run", free_port(), *flags, "--release_gate.min_output_tokens_per_s", "1000000.0")
     _out, error = process.communicate(timeout=120)
