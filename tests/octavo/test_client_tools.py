@@ -41,6 +41,13 @@ def test_a_tool_that_cannot_be_sent_is_named(tool: Any) -> None:
     assert caught.value.field == "tools[1]"
 
 
+def test_a_choice_that_is_no_word_is_named() -> None:
+    choice: Any = {"type": "function", "function": {"name": "weather"}}
+    with pytest.raises(InvalidRequest, match="use auto or none") as caught:
+        chat_request(HELLO, {"tools": [TOOL], "tool_choice": choice})
+    assert caught.value.field == "tool_choice"
+
+
 @pytest.mark.parametrize("call", [{}, {"function": {"name": "f"}}, "f", {"name": "f", "arguments": {}}])
 def test_a_call_that_cannot_be_sent_is_named(call: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:

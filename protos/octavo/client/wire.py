@@ -118,13 +118,16 @@ def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequ
 def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb.ChatRequest:
     """The request for a conversation. Raises InvalidRequest naming the argument at fault."""
     context, sampling, rest = _parts(options)
+    choice = options.get("tool_choice") or ""
+    if not isinstance(choice, str):
+        raise InvalidRequest(f"tool_choice: {choice!r} is no word; use auto or none", field="tool_choice")
     return pb.ChatRequest(
         context=context,
         messages=wire_messages(messages),
         sampling=sampling,
         options=rest,
         tools=[_tool(i, tool) for i, tool in enumerate(options.get("tools") or ())],
-        tool_choice=options.get("tool_choice") or "",
+        tool_choice=choice,
     )
 
 
