@@ -70,7 +70,7 @@ def _told_more(cell: Cell, pause: Pause, event: Paused) -> None:
     pause.tool, pause.given_us = said
     pause.expected_us = cell.tools.of(pause.tenant, pause.tool).expected_us(pause.given_us)
     decision = _decide(cell, pause)
-    if decision != pause.decision:
+    if decision != pause.decision and pause.worker.index.match_len(pause.keys, len(pause.keys)):  # some may be left
         _let_go(cell, pause)
         _carry_out(cell, pause, decision)
 
