@@ -76,7 +76,10 @@ def test_parts_are_checked() -> None:
 def test_a_store_that_does_not_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     no_folder = ["--cache.nvme_path", str(tmp_path / "file"), "--cache.nvme_bytes", str(2**26)]
-    with pytest.raises(OctavoError, match=r"(?s)did not start: .*cannot start: cache\.nvme_path"), lone_store(tmp_path, no_folder):
+    with (
+        pytest.raises(OctavoError, match=r"(?s)did not start: .*cannot start: cache\.nvme_path"),
+        lone_store(tmp_path, no_folder),
+    ):
         pass
 
 
