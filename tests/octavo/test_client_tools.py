@@ -64,3 +64,6 @@ def test_an_answer_is_the_next_turn_of_its_conversation() -> None:
     done = Completion("r", "m", (Choice(0, "<tool_call>...", finish_reason="tool_calls", tool_calls=(CALL,)),))
     assert done.message == Message("assistant", "", tool_calls=(CALL,)) and done.tool_calls == (CALL,)
     assert Completion("r", "m", (Choice(0, "Hi"),)).message == Message("assistant", "Hi")
+    for text, said in (("I look.\n<tool_call>...</tool_call>", "I look."), ('{"name": "<tool_call>"}', "")):
+        done = Completion("r", "m", (Choice(0, text, tool_calls=(CALL,)),))
+        assert done.message == Message("assistant", said, tool_calls=(CALL,))
