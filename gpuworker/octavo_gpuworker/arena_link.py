@@ -118,7 +118,7 @@ class ArenaLink:
 
     def copy_out(self, refs: Sequence[Any], blocks: Sequence[int]) -> CopiedOut:
         """Slots into blocks of the pool, up to the first whose generation or checksum is not what was promised."""
-        arena, size = self._map, self._pool.block_bytes
+        arena, rows, size = self._map, self._slots, self._pool.block_bytes  # read once: `forget` may come meanwhile
         if arena is None or any(ref.length != size or ref.length > arena.slot_bytes for ref in refs):
             log.warning("an arena slot was not what the kvstore said: its length differs")
             return CopiedOut(0, [])
@@ -127,8 +127,8 @@ class ArenaLink:
         if self._on_device:
             payloads = [bytes(arena.slot(number)[:size]) for number in numbers]
             sums = [xxhash.xxh3_64_intdigest(payload) for payload in payloads]
-        elif self._copy_rows and self._blocks and self._slots and size > SHORT_BYTES:
-            sums = self._copy_rows(self._blocks, blocks, self._slots, numbers, size)
+        elif self._copy_rows and self._blocks and rows and size > SHORT_BYTES:
+            sums = self._copy_rows(self._blocks, blocks, rows, numbers, size)
         else:
             slots = [np.frombuffer(arena.slot(number), np.uint8, size) for number in numbers]
             sums = self._copy([self._host_block(block) for block in blocks], slots)

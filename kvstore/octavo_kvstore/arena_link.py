@@ -23,6 +23,7 @@ READS_AHEAD = 4
 MOST_TOGETHER = 4
 """Blocks that one thread reads before they are told: a message for each costs as much as reading it."""
 
+DRAM_TIER = "dram"
 LEAST_RUN = 8
 """Blocks in a row on the medium from which on one reader in order may be faster than several."""
 LANE_TOGETHER = 8
@@ -68,7 +69,8 @@ class ArenaReader:
                 async with aclosing(reading) as groups:
                     async for responses in groups:
                         came += len(responses)
-                        size += sum(response.slot.length for response in responses)
+                        # what lay in DRAM came from no disk
+                        size += sum(response.slot.length for response in responses if response.tier != DRAM_TIER)
                         yield responses
                 done += came
                 if run >= LEAST_RUN:
@@ -160,7 +162,7 @@ class ArenaReader:
 
     def _answer(self, key: bytes, layout: bytes, clock_s: Clock, lane: Lane | None) -> pb.GetResponse | None:
         refs = self._desk.lend(self._client, self._lease, [key], layout, exact=self._exact)
-        tier = "dram"
+        tier = DRAM_TIER
         if not refs and (lifted := self._store.lift(key, layout, lane)) is not None:
             tier = lifted.tier
             refs = self._desk.lend(self._client, self._lease, [key], layout, exact=self._exact)

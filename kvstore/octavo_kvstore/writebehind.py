@@ -77,12 +77,9 @@ class WriteBehind:
     def _is_full(self) -> bool:
         return len(self._waiting) >= BATCH_BLOCKS or self._waiting_bytes >= min(BATCH_BYTES, self._capacity_bytes // 2)
 
-    def _release(self, keys: Iterable[bytes]) -> None:
-        """The payloads of these are needed no more."""
-        with self._changed:
-            due = [self._releases.pop(key) for key in keys if key in self._releases]
-        for release in due:
-            release()
+    def _due(self, keys: Iterable[bytes]) -> list[Release]:
+        """Whom to tell that the payloads of these are needed no more; under the lock, else one offered anew might be among them."""
+        return [self._releases.pop(key) for key in keys if key in self._releases]
 
     def get(self, key: bytes) -> Block | None:
         """A block on its way down."""
@@ -107,8 +104,10 @@ class WriteBehind:
             while block is None and key in self._writing:
                 self._changed.wait()
             self._waiting_bytes -= len(block.payload) if block is not None else 0
-        if block is not None:
-            self._release([key])
+            due = self._due([key]) if block is not None else []
+            self._changed.notify_all()  # a flush may have waited for just this one
+        for release in due:
+            release()
         return block is not None or was_writing
 
     def flush(self, timeout_s: float) -> bool:
@@ -130,12 +129,13 @@ class WriteBehind:
             self._changed.notify_all()
         self.flush(timeout_s)
         with self._changed:
-            dropped = list(self._waiting)
-            self.dropped += len(dropped)
+            self.dropped += len(self._waiting)
+            due = self._due(self._waiting)
             self._waiting.clear()
             self._waiting_bytes = 0
             self._changed.notify_all()
-        self._release(dropped)
+        for release in due:
+            release()
         self._thread.join(timeout=max(timeout_s, 1.0))
 
     def _run(self) -> None:
@@ -147,6 +147,8 @@ class WriteBehind:
                 self._changed.wait_for(lambda: self._is_full() or self._closing or self._hurried, timeout=LINGER_S)
                 self._take_batch()
                 batch = list(self._writing.values())
+            if not batch:
+                continue  # all that waited was taken back
             keys = [block.key for block in batch]
             try:
                 outcomes, evicted = self._tier.put_many(batch)
@@ -157,7 +159,10 @@ class WriteBehind:
             except Exception:  # the batch is lost from the tier below, never the thread
                 log.exception("a batch of %d blocks could not be written", len(batch))
                 self.refused += len(batch)
-            self._release(block.key for block in batch)  # first: after a flush nothing is kept any more
+            with self._changed:
+                due = self._due(block.key for block in batch)
+            for release in due:  # first: after a flush nothing is kept any more
+                release()
             with self._changed:
                 self._writing.clear()
                 self._changed.notify_all()

@@ -55,15 +55,15 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if request.admitted_us < 0 and not cell.uses("prefix_cache", request):
         keys = []
     serving, sources = split_roles(accepting) if cell.fleet.splits else (accepting, [])
-    size = (len(request.prompt), request.max_tokens, len(group))
-    if sources and not any(can_ever_hold(worker.shape(), *size) for worker in serving):
-        serving, sources = sources, []  # too large for every pool that decodes: a prefill worker serves it whole
+    serving = _able(cell, serving, request, len(group))
+    if sources and not serving:
+        serving, sources = _able(cell, sources, request, len(group)), []  # a prefill worker serves it whole
     plan = _best_on(cell, request, serving, group, keys)
     if not sources or request in cell.arriving or not possible(cell, group, keys):
         return plan
     hybrid = any(worker.role == BOTH for worker in serving)
     if hybrid and (plan is None or plan.worker.role == BOTH):
-        whole = _best_on(cell, request, sources, group, keys)
+        whole = _best_on(cell, request, _able(cell, sources, request, len(group)), group, keys)
         if whole is not None and fits(whole, cell.policy, cell.history) and keeps(cell, plan, whole):
             plan = whole
     if plan is not None and plan.worker.role != DECODE and not cell.uses("handoff", request):
@@ -72,6 +72,14 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if handed is None:
         return None if waits_for_credit(cell, plan, sources, serving) else plan
     return handed if pays(cell, plan, handed) else plan
+
+
+def _able(cell: Cell, workers: list[Worker], request: Request, choices: int) -> list[Worker]:
+    """Those of `workers` that can hold so many choices of it to their end: pools may differ, by their hosts or since one shrank."""
+    shapes, size = cell.fleet.shapes(request.pool), (len(request.prompt), request.max_tokens, choices)
+    if len(shapes) < 2 or all(can_ever_hold(shape, *size) for shape in shapes):
+        return workers  # of a single one it was asked before
+    return [worker for worker in workers if can_ever_hold(worker.shape(), *size)]
 
 
 def _has_slot(workers: list[Worker]) -> bool:
@@ -133,7 +141,7 @@ def _waits_for_room(cell: Cell, request: Request, plan: Plan, saved_us: float) -
 def plans(cell: Cell, request: Request) -> list[Plan]:
     """What starting `request` would take on each worker, whether it fits or not."""
     group = next_group(request.waiting_choices())
-    workers = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
+    workers = _able(cell, joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request), request, len(group))
     keys = usable_keys(group[0], workers[0].block_tokens, cell.policy) if workers else []
     return [_plan(cell, worker, group, keys) for worker in workers]
 

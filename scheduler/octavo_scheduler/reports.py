@@ -395,13 +395,14 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, si
     prefill_share = worker.costs.prefill_share(report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
     counters["prefill_busy_us"] += report.wall_us * prefill_share
     counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
-    if report.decode_seqs and report.prefill_tokens:
+    beside = report.decode_seqs if report.steps else 0  # without a step nothing is held against its prediction
+    if beside and report.prefill_tokens:
         counters["mixed_steps"] += report.steps
         alone_us = worker.costs.predict_step_us(0, report.decode_seqs, context_tokens)
         # the gap as far as it is seen here: the step, or what lay between two reports that follow each other closely
         between_us = since_us if since_us < 2 * report.wall_us else 0
         worker.pace.felt(max(report.wall_us, between_us) / report.steps, alone_us)
-    elif report.decode_seqs and worker.store_id and len(host := cell.fleet.of_host(worker.store_id)) > 1:
+    elif beside and worker.store_id and len(host := cell.fleet.of_host(worker.store_id)) > 1:
         predicted_us = report.steps * worker.costs.predict_step_us(0, report.decode_seqs, context_tokens)
         cell.neighbours.observe(worker, host, report.wall_us / predicted_us)
     adjust_budget(cell, worker, report.decode_seqs, context_tokens)

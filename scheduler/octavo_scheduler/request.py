@@ -167,6 +167,11 @@ class Sequence(_EachToken):
         self.output, self.deliveries = self.choice.output, request.deliveries
         self.cost, self.accounts = request.cost, request.accounts
 
+    @property
+    def leads(self) -> bool:
+        """It computes its prompt itself: it is in no group, or the first of it that was not stopped."""
+        return not self.group or next((item for item in self.group if not item.stopping), self) is self
+
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
         return -(-self.max_positions // block_tokens) - len(self.blocks)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from octavo.v1 import kvstore_pb2 as pb
 from octavo_gpuworker import transfer
+from octavo_gpuworker.arena_link import CopiedOut
 from octavo_gpuworker.engine import LoadedBlock
 from octavo_gpuworker.model.pool import KvPool
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder
@@ -273,3 +274,22 @@ async def test_a_lease_is_given_back_to_a_store_that_stood_still(pool, tmp_path,
         assert (await bench.run(LoadOrder(2, KEYS[:2], [11, 12], 0))).ok_blocks == 2
         await settled(host)
         assert len(set(tries)) == 1 and len(tries) > 2 and host.store.counters()["leases"] == 0
+
+
+async def test_an_arena_that_is_forgotten_under_a_copy_fails_nothing(pool, tmp_path) -> None:
+    """`forget` comes on the loop, while a copy runs in its thread."""
+    async with hosted(pool, tmp_path) as (_, bench, _):
+        await bench.run(OffloadOrder(1, [1], KEYS[:1], [bytes(32)], [TAG]))
+        link = bench.transfers._arena
+        assert link.client and link._slots is not None
+
+        class Leaving:
+            size = pool.block_bytes
+
+            def __bool__(self) -> bool:
+                link.forget()
+                return True
+
+        link._slots = Leaving()
+        link._copy_rows = lambda to, to_at, source, source_at, size: [source.size][:0]
+        assert link.copy_out([], []) == CopiedOut(0, [])

@@ -166,3 +166,16 @@ def test_a_prefetch_reads_what_lies_in_a_row_in_a_lane(host: Host, monkeypatch: 
     assert count == (CHAIN + 1) // 4 == len(lanes) and len(set(map(id, lanes))) == 1
     assert len(os.listdir("/proc/self/fd")) == open_files
     assert load(host, range(count)) == count
+
+
+def test_what_lies_in_dram_tells_nothing_of_the_disk(
+    host: Host, in_lane: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(host.desk.ways, "note", lambda lane, size_bytes, took_s: noted.append(size_bytes))
+    for number in range(2, CHAIN):
+        host.store.lift(key_of(number), LAYOUT)
+    below = sum(not host.arena.contains(key_of(number)) for number in range(CHAIN))
+    assert 0 < below < CHAIN // 2 and not host.arena.contains(key_of(0))
+    assert load(host, range(CHAIN)) == CHAIN
+    assert noted == [below * SIZE]

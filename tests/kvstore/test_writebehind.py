@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 from octavo_kvstore.block import Block
 from octavo_kvstore.testing import LAYOUT, OTHER_LAYOUT, key_of, make_block
 from octavo_kvstore.tier import Put
 from octavo_kvstore.tiers.heap import HeapTier
-from octavo_kvstore.writebehind import BATCH_BLOCKS, WriteBehind
+from octavo_kvstore.writebehind import BATCH_BLOCKS, LINGER_S, WriteBehind
 
 
 class GatedTier(HeapTier):
@@ -132,3 +133,48 @@ def test_blocks_that_come_one_by_one_are_committed_together() -> None:
         assert queue.offer(make_block(number))
     assert queue.flush(10) and sum(tier.batches) == 5 and len(tier.batches) <= 2
     queue.close(10)
+
+
+class Between(threading.Condition):
+    """Does something once, right after the lock was let go."""
+
+    then: Callable[[], object] | None = None
+
+    def __exit__(self, *given: object) -> None:
+        super().__exit__(*given)  # type: ignore[arg-type]
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+
+def test_a_block_offered_anew_while_it_is_taken_back_keeps_its_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo_kvstore.writebehind.threading.Condition", Between)
+    tier, gone = GatedTier(), []
+    queue = WriteBehind(tier, 10 * 2**20, lambda keys: None)
+    monkeypatch.undo()
+    changed = queue._changed
+    assert isinstance(changed, Between)
+    assert queue.offer(make_block(0)) and tier.entered.wait(10)
+    assert queue.offer(make_block(1), lambda: gone.append("first"))
+    changed.then = lambda: queue.offer(make_block(1), lambda: gone.append("second"))
+    assert queue.discard(key_of(1)) and queue.contains(key_of(1))
+    assert gone == ["first"]
+    tier.gate.set()
+    assert queue.flush(10) and gone == ["first", "second"]
+    queue.close(10)
+
+
+def test_what_was_taken_back_while_it_lingered_is_no_commit_and_ends_a_flush() -> None:
+    tier = GatedTier()
+    tier.gate.set()
+    queue = WriteBehind(tier, 10 * 2**20, lambda keys: None)
+    assert queue.offer(make_block(0)) and queue.flush(10)
+    tier.gate.clear()
+    tier.entered.clear()
+    assert queue.offer(make_block(1))
+    time.sleep(LINGER_S / 4)
+    assert queue.discard(key_of(1))
+    assert queue.flush(0.01) and not tier.entered.wait(3 * LINGER_S)
+    tier.gate.set()
+    queue.close(10)
+    assert tier.batches == [1]

@@ -179,3 +179,19 @@ def test_a_worker_that_claims_to_have_computed_what_does_not_exist_yet_is_closed
     assert counters(simulation)["protocol_errors"] == 1 and not simulation.core.cell.fleet.workers
     run_until(simulation, lambda: client.outcome)
     assert client.outcome == "finished", "another epoch resumes it"
+
+
+@pytest.mark.parametrize("prefill_tokens", [0, 3])
+def test_a_report_of_no_step_tells_nothing_of_times(prefill_tokens: int) -> None:
+    simulation, gateway = make(store=True, workers=2)
+    client = simulation.submit(gateway, [1] * 9, 12)
+    run_until(simulation, lambda: len(client.got[0]) >= 2)
+    for link in simulation.links:
+        worker = simulation.core.cell.fleet.workers[link.epoch]
+        before = worker.costs.predict_step_us(1, 1, 1)
+        told = Reported(simulation.now_us, link.epoch, worker.steps, 0, wall_us=100, decode_seqs=1)
+        told.prefill_tokens = prefill_tokens
+        simulation.feed(told)
+        assert worker.costs.predict_step_us(1, 1, 1) == before
+    run_until(simulation, lambda: client.outcome)
+    assert client.outcome == "finished" and not simulation.closed

@@ -220,3 +220,28 @@ def test_a_worker_that_joins_takes_its_share() -> None:
     run(simulation, 3)
     assert all(link.worker.sequences for link in simulation.links)
     done(simulation, *clients)
+
+
+@pytest.mark.parametrize("order", [(7, 65), (65, 7)])
+def test_nobody_begins_where_it_could_never_end(order: tuple[int, int]) -> None:
+    """Alone in a pool that is too small it would stand still for good, and its worker be lost for it."""
+    simulation, gateway = make(num_blocks=order[0])
+    simulation.add_worker(ChaosWorker(Random(3), "w1", num_blocks=order[1], max_seqs=4, calm=True))
+    clients = [simulation.submit(gateway, [number] * 9, 60) for number in range(3)]
+    large = max(simulation.core.cell.fleet.workers.values(), key=lambda worker: worker.pool.usable_blocks)
+    assert len(large.sequences) == 3
+    small = simulation.submit(gateway, [9] * 5, 4)
+    assert len(large.sequences) == 3, "what fits the other one goes there"
+    done(simulation, *clients, small)
+
+
+def test_nobody_gives_way_where_the_other_could_never_end() -> None:
+    simulation, gateway = make(Policy(order="priority"), num_blocks=7, max_seqs=1)
+    simulation.add_worker(ChaosWorker(Random(3), "w1", num_blocks=65, max_seqs=1, calm=True))
+    first = simulation.submit(gateway, [1] * 9, 60, priority=9)
+    low = simulation.submit(gateway, [2] * 5, 12, priority=0)
+    run(simulation, 2)
+    high = simulation.submit(gateway, [3] * 9, 60, priority=5)
+    run_until(simulation, lambda: low.outcome)
+    assert counters(simulation)["priority_preemptions"] == 0
+    done(simulation, first, low, high)

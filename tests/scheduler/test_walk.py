@@ -40,9 +40,9 @@ TENANT, TENANTS = "a", ("a", "b")
 
 
 class Walk:
-    """One random cell and the moves on it."""
+    """One random cell and the moves on it. The first worker's pool is `smaller` by so many blocks."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, smaller: int = 0) -> None:
         rng = self.rng = Random(seed)
         policy = Policy(
             order=ORDERS[seed % len(ORDERS)],  # all policies take turns
@@ -96,7 +96,7 @@ class Walk:
                 rng,
                 f"w{number}",
                 role=role,
-                num_blocks=self.num_blocks,
+                num_blocks=self.num_blocks - (0 if number else smaller),
                 block_tokens=block_tokens,
                 max_seqs=6,
                 store=self.stores[number % len(self.stores)],
@@ -312,6 +312,13 @@ def test_walk(seed: int) -> None:
     simulation = Walk(seed).run(WALK_EVENTS // SEEDS)
     counters = simulation.core.cell.counters
     assert counters["requests_finished"] > 20
+
+
+@pytest.mark.parametrize("seed", [302, 308])
+def test_where_pools_differ_nobody_stands_still(seed: int) -> None:
+    """A worker is lost for "no progress" when what runs there alone can never have the block that it needs."""
+    simulation = Walk(seed, smaller=9).run(3000)
+    assert not [why for why in simulation.closed if "progress" in why]
 
 
 def test_walks_reach_every_corner() -> None:

@@ -98,8 +98,7 @@ def _read(worker: Worker, own: Sequence | None) -> _Ahead:
     for sequence in worker.sequences.values():
         if sequence.stopping or sequence is own:
             continue
-        group = sequence.group
-        if group and group[0] is not sequence:
+        if not sequence.leads:
             continue  # its prompt is computed by the leader
         computed = sequence.computed_len
         if sequence.wait_xfer and computed >= sequence.join_base:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_scheduler.admission import blocks_for, growth_of, margin_blocks
+from octavo_scheduler.admission import blocks_for, can_ever_hold, growth_of, margin_blocks
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.moves.exports import answering
@@ -30,8 +30,9 @@ def room(cell: Cell, worker: Worker, request: Request) -> int:
 def find_target(cell: Cell, request: Request, serving: list[Worker]) -> Worker | None:
     """Who has the most room for all that the request holds by its first token; None: nobody gives credit."""
     best: tuple[int, Worker] | None = None
+    size = (len(request.prompt), request.max_tokens, len(request.choices))
     for worker in serving:
-        if answering(cell, worker) is None:
+        if answering(cell, worker) is None or not can_ever_hold(worker.shape(), *size):
             continue
         left = room(cell, worker, request) - blocks_of(request, request.choices[0].length + 1, worker.block_tokens)
         if left >= 0 and (best is None or left > best[0]):

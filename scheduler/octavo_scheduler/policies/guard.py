@@ -51,9 +51,7 @@ def _limit(cell: Cell, worker: Worker, prefills: list[Sequence]) -> int:
     if any(running[tenant] < running[first] for tenant in tenants):
         return 0
     own = [item for item in prefills if item.choice.request.tenant == first]
-    tokens = sum(
-        item.behind + 1 for item in own if not item.group or item.group[0] is item
-    )  # a group's leader computes its prompt
+    tokens = sum(item.behind + 1 for item in own if item.leads)
     decoding = sum(item.behind <= 0 and not item.stopping for item in worker.sequences.values())
     # no leader: it has ended or decodes, and its group has still to begin
     steps = max(1, -(-tokens // max(1, (budget if decoding else cell.budget_alone) - decoding)))

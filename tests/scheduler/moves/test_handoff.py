@@ -343,6 +343,16 @@ def test_a_prefill_worker_of_a_hybrid_keeps_what_costs_more_to_hand_over_than_it
     assert counters(simulation)["handoffs_started"] == 0
 
 
+def test_a_prefill_worker_of_a_hybrid_keeps_nothing_that_its_pool_cannot_hold_to_the_end() -> None:
+    simulation, gateway = pair(roles=("prefill", "both"), blocks=(17, 129), seqs=8)
+    running = [simulation.submit(gateway, [seed] * 3, 60) for seed in range(1, 7)]
+    run(simulation, 4)
+    late = simulation.submit(gateway, PROMPT, 40)  # 20 blocks; it has 16
+    run_until(simulation, lambda: late.got[0])
+    assert len(by_name(simulation, "w0").sequences) == 0 or counters(simulation)["handoffs_started"] == 1
+    done(simulation, late, *running)
+
+
 def test_a_prefill_worker_beside_one_for_decode_keeps_nothing() -> None:
     simulation, gateway = pair()
     done(simulation, simulation.submit(gateway, PROMPT, 5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from octavo_scheduler.events import ChoiceStopped
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.policies.guard import look
 from octavo_scheduler.policies.joining import ABOUT_US
@@ -65,6 +66,20 @@ def test_alone_or_alone_again_nobody_makes_way() -> None:
     run(simulation, 2)
     assert not worker.pace.limit and budgets(simulation) == (BUDGET, ALONE)
     done(simulation, again)
+
+
+def test_of_a_group_whose_leader_was_stopped_the_next_one_computes_the_prompt() -> None:
+    policy = Policy(order="fair", max_num_batched_tokens=BUDGET, max_num_batched_tokens_alone=ALONE)
+    simulation, gateway = make(policy, num_blocks=1025, max_seqs=8)
+    for number in (7, 8, 9):
+        simulation.submit(gateway, [number, *LONG], 4, tenant="flood")
+    run(simulation, 2)
+    pair = simulation.submit(gateway, [5] * (ALONE + 40), 3, n=2, tenant="small")
+    pair.cuts[0] = 0
+    simulation.feed(ChoiceStopped(simulation.now_us, gateway, pair.request_id, 0, 0))
+    simulation.submit(gateway, [9] * 20, 1, tenant="flood")
+    worker = simulation.core.cell.fleet.workers[simulation.links[0].epoch]
+    assert worker.pace.limit == len(worker.sequences) - 1 + (ALONE + 40) // 2
 
 
 def test_a_prompt_that_takes_several_steps_takes_equal_ones() -> None:
