@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from octavo_scheduler.events import ChoiceStopped
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.policies.guard import look
 from octavo_scheduler.policies.joining import ABOUT_US
-from octavo_scheduler.policies.pace import LEAST_TOKENS
 from octavo_scheduler.policy import Policy
 
 from tests.scheduler.harness import Simulation
@@ -88,17 +86,3 @@ def test_a_prompt_that_takes_several_steps_takes_equal_ones() -> None:
     run_until(simulation, lambda: budgets(simulation)[1] == 1 + (ALONE + 40) // 2)
     done(simulation, small, flood)
     assert simulation.core.cell.counters["prefill_tokens"] >= len(LONG) + ALONE + 40
-
-
-def test_a_group_whose_leader_has_ended_has_the_least_step() -> None:
-    """Its others have no prompt of their own to compute, and are not begun yet."""
-    simulation, gateway, worker, flood = flooded()
-    other = simulation.submit(gateway, [8, *LONG], 4, tenant="flood")
-    small = simulation.submit(gateway, list(range(40)), 3, n=2, tenant="small")
-    run(simulation)
-    own = [item for item in worker.sequences.values() if item.choice.request.tenant == "small"]
-    own[0].group[0].stopping = True
-    look(simulation.core.cell, worker)
-    own[0].group[0].stopping = False
-    assert len(own) == 2 and worker.pace.limit == len(worker.sequences) - 1 + LEAST_TOKENS
-    done(simulation, flood, other, small)
