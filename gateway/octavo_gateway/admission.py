@@ -335,6 +335,13 @@ class Admission:
         )
 
 
+def prompt_chars(params: RequestParams) -> int:
+    """About how long the text is that is tokenized: what messages say and call, and the tools that are told of."""
+    chars = len(params.prompt_text or "") + sum(len(message.content) for message in params.messages)
+    chars += sum(len(call.arguments) for message in params.messages for call in message.tool_calls)
+    return chars + (len(json.dumps(list(shown_tools(params)))) if params.tools else 0)
+
+
 def too_long(field: str, tokens: int, limits: Limits, about: str = "") -> Exception:
     """The error of a prompt that leaves no room for output."""
     most = limits.max_model_len - 1

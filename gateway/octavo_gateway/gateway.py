@@ -26,7 +26,7 @@ from octavo.errors import (
 from opentelemetry.trace import Tracer
 
 from octavo_gateway import sampling_checks as check
-from octavo_gateway.admission import MAX_NAME_CHARS, UNKNOWN_LIMITS, Admission, AdmittedRequest
+from octavo_gateway.admission import MAX_NAME_CHARS, UNKNOWN_LIMITS, Admission, AdmittedRequest, prompt_chars
 from octavo_gateway.caching.chunks import join_chunks
 from octavo_gateway.caching.preloads import Preloaded, Preloads, adopt_salt, continue_preload
 from octavo_gateway.chat import check_messages
@@ -192,8 +192,7 @@ class OctavoGateway:
                 else continue_preload(self._admission, params, preload)
             )
 
-        chars = len(params.prompt_text or "") + sum(len(message.content) for message in params.messages)
-        return encode() if chars < THREAD_TEXT_CHARS else await asyncio.to_thread(encode)
+        return encode() if prompt_chars(params) < THREAD_TEXT_CHARS else await asyncio.to_thread(encode)
 
     async def _same_request(self, admitted: AdmittedRequest) -> LiveRequest | None:
         """The live request of this id or key. AlreadyExists when its body is another."""

@@ -101,6 +101,7 @@ class LiveRequest:
         self.tokenize_us = 0
         self.resubmitted = 0.0  # the last time it was sent again
         self.resubmitted_before_token = 0.0  # the resubmit that a new scheduler took before any token
+        self.joined = False  # it was under way or over already when this gateway asked for it
         self.times_cover_first_token = True  # what the scheduler measures is the way to this client's first token
         self.send_us = self.resend_us = 0  # until the submit, and the last resubmit, was written
         self.first_read = 0.0  # when the message with the first token was read
@@ -150,6 +151,7 @@ class LiveRequest:
                 return
             self._make_choices(self.admitted)
         if attached and self.attempt == 1:
+            self.joined = True
             self.times_cover_first_token = False  # another client's request: its times began before this one
         elif not attached and self.attempt > 1:
             self.times_cover_first_token = self.times_cover_first_token and not self.first_token

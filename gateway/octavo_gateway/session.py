@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -124,10 +124,8 @@ class Session:
     def _begin(self, frame: pb.SessionRequest, number: int) -> None:
         call = self._calls[number] = _Call(self, number)
         timeout_s = frame.context.timeout_ms / 1e3 or None
-        work = (
-            self._ask(call, frame) if frame.HasField("cancel") or frame.HasField("pause") else self._start(call, frame)
-        )
-        call.task = asyncio.create_task(self._guarded(call, work))
+        work = self._ask if frame.HasField("cancel") or frame.HasField("pause") else self._start
+        call.task = asyncio.create_task(self._guarded(call, work, frame))
         if timeout_s is not None:
             call.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, call)
 
@@ -140,9 +138,11 @@ class Session:
             deadline_s=context.timeout_ms / 1e3 or None,
         )
 
-    async def _guarded(self, call: _Call, work: Awaitable[None]) -> None:
+    async def _guarded(
+        self, call: _Call, work: Callable[[_Call, pb.SessionRequest], Awaitable[None]], frame: pb.SessionRequest
+    ) -> None:
         try:
-            await work
+            await work(call, frame)
         except OctavoError as error:
             self._fail(call, error)
         except Exception as error:  # noqa: BLE001  a bug ends its own call, and says so
@@ -159,6 +159,10 @@ class Session:
         else:
             asked = frame.attach
             generation = await gateway.attach(asked.request_id, asked.idempotency_key, asked.from_byte, edge)
+        if (
+            self._calls.get(call.number) is not call
+        ):  # it ended meanwhile, and the cancel of its task was lost on the way
+            return generation.abandon("client_disconnect")
         call.generation = generation
         self._say(pb.CallEvent(call=call.number, started=wire.started_message(generation)))
         generation.watch(call)

@@ -7,11 +7,14 @@ the metric, which looks at any answer.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from blake3 import blake3
+
+from octavo_gateway.caching.tools import MAX_DEPTH, depth_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 """Tags in which many chat templates ask for one."""
@@ -19,6 +22,9 @@ LONGEST: Final = 65_536
 """Characters of a call, or of an answer that is one, that are looked at; a longer one is no call."""
 FIRST_PIECES: Final = 8
 """Pieces among which the first word of an answer stands; nearly every answer is told by it."""
+
+_JSON: Final = re.compile(r"\s*[\[{]")
+"""How a call begins inside its tags."""
 
 Found = tuple[str, str]
 """Name and arguments (JSON object as text) of a call."""
@@ -72,31 +78,28 @@ class ToolText:
 
     def _scan(self, last: bool) -> str:
         """Takes whole calls out of what is held; returns the content before and between."""
-        parts: list[str] = []
-        while self._held:
-            start = self._held.find(OPEN)
-            if start < 0:
-                cut = len(self._held) if last else len(self._held) - _begun(self._held)
-                parts.append(self._held[:cut])
-                self._held = self._held[cut:]
+        held, parts = self._held, [""]
+        taken = searched = 0  # up to here it is given out or a call; from here on a tag is looked for
+        close = 0  # the first closing tag behind the last opening one; looked for once, however many open before it
+        while (start := held.find(OPEN, searched)) >= 0:
+            begin = start + len(OPEN)
+            if 0 <= close < begin:
+                close = held.find(CLOSE, begin)
+            closed = begin <= close <= begin + LONGEST
+            if not closed and not last and len(held) - begin < LONGEST + len(CLOSE):
                 break
-            parts.append(self._held[:start])
-            self._held = self._held[start:]
-            end = self._held.find(CLOSE, len(OPEN), len(OPEN) + LONGEST + len(CLOSE))
-            if end < 0 and not last and len(self._held) < len(OPEN) + LONGEST + len(CLOSE):
-                break
-            # a stop string may have taken the closing tag
-            inside = self._held[len(OPEN) : end if end >= 0 else None]
-            if found := self._calls_of(inside):
+            end = close if closed else len(held)  # a stop string may have taken the closing tag
+            found = self._calls_of(held[begin:end]) if end - begin <= LONGEST and _JSON.match(held, begin) else []
+            searched = begin
+            if found:
                 self.calls += found
-                self._held = self._held[end + len(CLOSE) :] if end >= 0 else ""
-                before = "".join(parts).rstrip()
-                parts = [before]
-                if not before:
+                parts = ["".join((*parts, held[taken:start])).rstrip()]
+                if not parts[0]:
                     self._space = ""
-            else:
-                parts.append(OPEN)
-                self._held = self._held[len(OPEN) :]
+                taken = searched = end + len(CLOSE) if closed else end
+        rest = start if start >= 0 else len(held) if last else len(held) - _begun(held)
+        parts.append(held[taken:rest])
+        self._held = held[rest:]
         return "".join(parts)
 
     def _calls_of(self, text: str) -> list[Found]:
@@ -124,14 +127,17 @@ def parse_json(text: str) -> Any:
 
 
 def calls_in(value: Any) -> list[Found]:
-    """The calls that a JSON value is: an object with a `name` and an object of `arguments` (or `parameters`), or a list of such."""
+    """The calls that a JSON value is: an object with a `name` and an object of `arguments` (or `parameters`), or a list of such.
+
+    Nested deeper than a conversation may have it, it is none: its client could not send it back.
+    """
     if isinstance(value, list):
         found = [calls_in(item) if isinstance(item, dict) else [] for item in value]
         return [call for calls in found for call in calls] if all(found) else []
     if not isinstance(value, dict):
         return []
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
-    if not (isinstance(name, str) and name and isinstance(arguments, dict)):
+    if not (isinstance(name, str) and name and isinstance(arguments, dict)) or depth_of(arguments) > MAX_DEPTH:
         return []
     try:
         shown = json.dumps(arguments, ensure_ascii=False, allow_nan=False)

@@ -30,7 +30,8 @@ class ToolTurns:
     def ended(self, live: LiveRequest) -> None:
         """A request came to its end: with one answer that calls a tool, its client is now away for that tool.
 
-        Of several answers nobody knows which one goes on; a pause that the client announced itself stands as it is.
+        Of several answers nobody knows which one goes on; a pause that the client announced itself stands as it is. Of a
+        request that was joined or replayed the pause began where it ran, and may be over.
         """
         admitted = live.admitted
         if not live.finished or admitted is None or len(live.choices) != 1:
@@ -42,7 +43,7 @@ class ToolTurns:
             self._turns[admitted.tenant, call.id] = admitted.request_id
         while len(self._turns) > MAX_CALLS:
             self._turns.popitem(last=False)
-        if not admitted.pause_tool and not admitted.pause_expected_ms:
+        if not live.joined and not admitted.pause_tool and not admitted.pause_expected_ms:
             self._pausing.pause(live.wire_id, live.tenant, choice.tool_calls[0][0])
 
     def continued(self, tenant: str, messages: Sequence[ChatMessage]) -> str:

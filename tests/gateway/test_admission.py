@@ -10,9 +10,9 @@ from octavo.artifacts import chat_template, resolve_model
 from octavo.errors import InvalidRequest, UnknownModel
 from octavo.keys import choice_seed, extend_keys, namespace_root
 from octavo.packing import unpack_keys
-from octavo_gateway.admission import Admission, AdmittedRequest, GenerationDefaults, Limits, body_hash
+from octavo_gateway.admission import Admission, AdmittedRequest, GenerationDefaults, Limits, body_hash, prompt_chars
 from octavo_gateway.chat import ChatRenderer
-from octavo_gateway.requests import ChatMessage, RequestParams
+from octavo_gateway.requests import ChatMessage, RequestParams, ToolCall
 from octavo_gateway.tokenizer_files import load_tokenizer
 
 V = 49152
@@ -39,6 +39,15 @@ def admit(
 ) -> AdmittedRequest:
     admission.check(params, limits)
     return admission.admit(params, admission.encode(params), tenant, None, limits)
+
+
+def test_tools_and_calls_count_as_text_that_is_tokenized() -> None:
+    """So that a large schema is tokenized in a thread, as a large message is."""
+    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 1000}}]
+    history = [ChatMessage("user", "Hello"), ChatMessage("assistant", "", tool_calls=[ToolCall("1", "f", "a" * 100)])]
+    assert prompt_chars(generate()) == prompt_chars(chat()) == len("Hello")
+    assert prompt_chars(chat(messages=history)) == len("Hello") + 100
+    assert prompt_chars(chat(tools=tools)) > 1000 and prompt_chars(chat(tools=tools, tool_choice="none")) < 10
 
 
 BAD: list[tuple[RequestParams, str]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import defaultdict
 from typing import Any
 
@@ -539,6 +540,46 @@ async def test_a_bug_ends_its_call_alone(stack: Any, request_of: Any) -> None:
     assert {item.code for item in failed.values()} == {code(InternalError.status)}
     assert ["ValueError" in failed[1].message, "KeyError" in failed[2].message] == [True, True]
     reading.cancel()
+
+
+async def test_a_call_left_in_the_moment_its_request_began_leaves_none_behind(stack: Any, request_of: Any) -> None:
+    """A cancel that comes with what its task waits for can be lost on the way (asyncio.wait_for before 3.12)."""
+    begun, made = asyncio.Event(), Generation(Delta(0, "t", [1], (), 1, 1))
+
+    class Gateway:
+        async def start(self, params: Any, edge: Any) -> Any:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return made
+
+    session = Session(Gateway(), EdgeContext("grpc"), stack_log(stack))  # type: ignore[arg-type]
+    frames: asyncio.Queue[Any] = asyncio.Queue()
+    reading = asyncio.create_task(session.read(queued(frames)))
+    frames.put_nowait(pb.SessionRequest(call=1, generate=request_of()))
+    await begun.wait()
+    frames.put_nowait(pb.SessionRequest(call=1, leave=pb.LeaveCall()))
+    frames.put_nowait(None)
+    await reading
+    assert await session.next_message() is None
+    await stack.until(lambda: made.abandoned)
+    assert made.abandoned == ["client_disconnect"] and await session.next_message() is None
+
+
+async def test_a_call_left_before_its_task_ran_is_as_if_it_never_was(stack: Any, request_of: Any) -> None:
+    session = Session(stack.gateway, EdgeContext("grpc"), stack_log(stack))
+    frames: asyncio.Queue[Any] = asyncio.Queue()
+    for frame in (pb.SessionRequest(call=1, generate=request_of()), pb.SessionRequest(call=1, leave=pb.LeaveCall())):
+        frames.put_nowait(frame)
+    frames.put_nowait(None)
+    with warnings.catch_warnings(record=True) as said:  # of a coroutine that was never awaited
+        warnings.simplefilter("always")
+        await session.read(queued(frames))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not said
+    assert await session.next_message() is None and stack.gateway.live_count == 0
 
 
 def stack_log(stack: Any) -> Any:

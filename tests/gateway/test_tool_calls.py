@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from octavo_gateway.caching.tools import MAX_DEPTH
 from octavo_gateway.tool_calls import CLOSE, LONGEST, OPEN, ToolText, call_id, is_tool_call
 
 CALL = '{"name": "weather", "arguments": {"city": "Bern"}}'
@@ -55,6 +56,7 @@ def test_everything_else(text: str) -> None:
 NAMES = frozenset({"weather", "now"})
 WEATHER = ("weather", '{"city": "Bern"}')
 NOW = ("now", "{}")
+DEEP = f'{{"name": "now", "arguments": {{"x": {"[" * (MAX_DEPTH + 1)}{"]" * (MAX_DEPTH + 1)}}}}}'
 TAGGED = f"{OPEN}\n{CALL}\n{CLOSE}"
 
 
@@ -82,6 +84,8 @@ def split(*pieces: str) -> tuple[str, list[tuple[str, str]]]:
         (f'{OPEN}{{"name": "elsewhere", "arguments": {{}}}}{CLOSE}', None, []),
         ('{"name": "now", "arguments": {"x": 1e999}}', None, []),
         ('{"name": "now", "arguments": {"x": "\\ud800"}}', None, []),
+        (DEEP, None, []),  # no conversation may have it
+        (f"{OPEN}{DEEP}{CLOSE}{TAGGED}", f"{OPEN}{DEEP}{CLOSE}", [WEATHER]),
         (f"{CALL} and so on", None, []),
         ("  {\n", None, []),
         ("a <tool_call", None, []),
@@ -111,6 +115,15 @@ def test_how_the_text_is_cut_changes_nothing(parts: list[str], data: st.DataObje
         assert content == text
     for _, arguments in calls:
         assert isinstance(json.loads(arguments), dict)
+
+
+def test_each_closing_tag_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening tags without end cost what their text costs, not its square."""
+    tried: list[int] = []
+    monkeypatch.setattr(ToolText, "_calls_of", lambda self, text: tried.append(len(text)) or [])
+    for text in (OPEN * 50_000, OPEN * 5000 + CLOSE, f"{OPEN} " * 5000 + "{" + CLOSE):
+        tried.clear()
+        assert split(text) == (text, []) and len(tried) <= 1
 
 
 def test_content_is_not_held_back_for_longer_than_it_may_be_a_call() -> None:

@@ -75,6 +75,26 @@ async def test_a_pause_that_the_client_announced_is_its_own(stack: Any) -> None:
     assert stack.scheduler.none("pause")
 
 
+async def test_a_turn_that_is_replayed_begins_no_second_pause(stack: Any) -> None:
+    async with AsyncClient(f"grpc://{stack.address}") as client:
+        given: Any = {"tools": TOOLS, "max_tokens": 100, "request_id": "one"}
+        asking = asyncio.create_task(client.chat("Bern?", **given))
+        submit = await answered(stack)
+        first = await asking
+        assert (await stack.scheduler.next("pause")).request_id == submit.request_id
+        state = {"gateway_state": submit.gateway_state, "prompt_tokens": submit.prompt_tokens}
+        for kind in ("attach", "submit"):
+            stream = client.attach("one") if kind == "attach" else client.chat_stream("Bern?", **given)
+            reading = asyncio.create_task(stream.result())
+            label = (await stack.scheduler.next(kind)).request_id
+            stack.scheduler.accept(label, attached=True, **state)
+            stack.scheduler.tokens(label, stack.ids(ANSWER))
+            stack.scheduler.choice_finished(label, "stop", len(ANSWER))
+            stack.scheduler.finish(label)
+            assert (await reading).tool_calls == first.tool_calls
+    assert stack.scheduler.none("pause")
+
+
 async def test_openai_clients_stream_and_whole(stack: Any, make_feed: Any, tmp_path: Any) -> None:
     from octavo_gateway.http.server import start_http
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import octavo
 import pytest
+from google.rpc import error_details_pb2
 from octavo import errors
 from octavo.client.retry import RetryPolicy
 from octavo.client.session import SessionCall
 from octavo.packing import pack_u32
+from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.v1 import inference_pb2 as pb
 
 QUICK = RetryPolicy(first_backoff_s=0.01, max_backoff_s=0.02)
@@ -137,6 +139,61 @@ async def test_a_failure_of_one_call_is_its_own(served: Any, script: Any) -> Non
         hold.set()
         assert (await stream.result()).text == "ab"
     assert served.gateway.sessions == 1
+
+
+@SESSION_ONLY
+async def test_a_request_too_large_to_send_fails_alone(served: Any, script: Any) -> None:
+    hold = asyncio.Event()
+    whole = script.answer(["a", "b"])
+    served.gateway.scripts = [[*whole[:2], hold.wait, *whole[2:]]]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        stream = client.generate_stream("x")
+        await anext(stream)
+        with pytest.raises(errors.InvalidRequest, match=r"body: .* larger than max") as caught:
+            await client.generate("x" * (MAX_MESSAGE_BYTES + 1))
+        assert caught.value.field == "body"
+        hold.set()
+        assert (await stream.result()).text == "ab"
+    assert served.gateway.sessions == 1 and len(served.gateway.calls) == 1
+
+
+@SESSION_ONLY
+async def test_a_call_that_finds_its_session_full_is_made_by_itself(served: Any, script: Any) -> None:
+    full = script.failure(
+        script.code.RESOURCE_EXHAUSTED,
+        "call: full",
+        [error_details_pb2.ErrorInfo(reason="rejected-session-calls"), script.retry_info(2)],
+    )
+    served.gateway.scripts = [[full], script.answer(["a"]), script.answer(["b"])]
+    async with octavo.AsyncClient(served.address, retry=RetryPolicy(max_attempts=1)) as client:
+        assert (await client.generate("x")).text == "a"  # at once, whatever the gateway asks to wait for
+        assert (await client.generate("x")).text == "b" and client.multiplexed
+    assert served.gateway.sessions == 1 and len(served.gateway.calls) == 3
+
+
+@pytest.mark.parametrize("deadline_s", [0, -1, float("nan"), float("inf"), 5e6])
+async def test_a_deadline_that_is_none_is_refused_before_anything_is_sent(deadline_s: float) -> None:
+    with pytest.raises(errors.InvalidRequest, match="deadline_s"):
+        octavo.AsyncClient("127.0.0.1:1", deadline_s=deadline_s)
+
+
+@SESSION_ONLY
+async def test_a_message_that_cannot_be_read_ends_the_stream_on_both_sides(served: Any, script: Any) -> None:
+    ended = asyncio.Event()
+
+    async def nonsense(frames: Any, context: Any) -> None:
+        try:
+            async for _frame in frames:
+                await context.write(pb.SessionResponse(runs=pb.DeltaRuns(calls=b"odd")))
+        finally:
+            ended.set()
+
+    served.gateway.plays = nonsense
+    policy = RetryPolicy(max_attempts=1, resume_window_s=0)
+    async with octavo.AsyncClient(served.address, retry=policy) as client:
+        with pytest.raises(errors.OctavoError):
+            await client.generate("x")
+        await asyncio.wait_for(ended.wait(), 5)
 
 
 @SESSION_ONLY

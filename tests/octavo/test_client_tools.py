@@ -41,6 +41,13 @@ def test_a_tool_that_cannot_be_sent_is_named(tool: Any) -> None:
     assert caught.value.field == "tools[1]"
 
 
+def test_a_choice_that_is_no_word_is_named() -> None:
+    choice: Any = {"type": "function", "function": {"name": "weather"}}
+    with pytest.raises(InvalidRequest, match="use auto or none") as caught:
+        chat_request(HELLO, {"tools": [TOOL], "tool_choice": choice})
+    assert caught.value.field == "tool_choice"
+
+
 @pytest.mark.parametrize("call", [{}, {"function": {"name": "f"}}, "f", {"name": "f", "arguments": {}}])
 def test_a_call_that_cannot_be_sent_is_named(call: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -57,3 +64,6 @@ def test_an_answer_is_the_next_turn_of_its_conversation() -> None:
     done = Completion("r", "m", (Choice(0, "<tool_call>...", finish_reason="tool_calls", tool_calls=(CALL,)),))
     assert done.message == Message("assistant", "", tool_calls=(CALL,)) and done.tool_calls == (CALL,)
     assert Completion("r", "m", (Choice(0, "Hi"),)).message == Message("assistant", "Hi")
+    for text, said in (("I look.\n<tool_call>...</tool_call>", "I look."), ('{"name": "<tool_call>"}', "")):
+        done = Completion("r", "m", (Choice(0, text, tool_calls=(CALL,)),))
+        assert done.message == Message("assistant", said, tool_calls=(CALL,))

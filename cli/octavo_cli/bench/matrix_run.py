@@ -140,8 +140,11 @@ class MatrixRun:
     async def _first(self, target: Target, described: Described, name: str, fresh: bool) -> None:
         """The first request of a fresh cluster, and the states that this server has not."""
         row = path_of("cold-weights", name)
-        if fresh and row not in self.table.rows:
-            first = GroupRuns(Group(min(self.axes.prompts), "none", "greedy", (min(self.axes.outputs),), ("none",)))
+        smallest = Group(min(self.axes.prompts), "none", "greedy", (min(self.axes.outputs),), ("none",))
+        if why := why_skipped(smallest.cell(smallest.outputs[0], "none"), described):
+            self._skip(f"cold-weights/{name}", why)
+        elif fresh and row not in self.table.rows:
+            first = GroupRuns(smallest)
             try:
                 await first.empty(target, described, 1, 0)
                 (figures,) = first.figures().values()

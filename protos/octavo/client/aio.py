@@ -34,7 +34,7 @@ class AsyncClient:
     `deadline_s` bounds every request that names none of its own. Every method raises the exceptions of
     `octavo.errors`; `traceparent` is taken from the caller's current OpenTelemetry context at the call.
     Generations share one stream per gateway, which costs both sides far less than a stream each; `multiplex=False` gives
-    each its own. A stream that nobody reads holds what arrives of it in memory, and delays no other.
+    each its own, and so has one that finds that stream full. A stream that nobody reads holds what arrives of it in memory, and delays no other.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AsyncClient:
     ) -> None:
         self._targets = Targets(address)
         self._api_key = api_key
-        self._deadline_s = deadline_s
+        self._deadline_s = wire.checked_deadline(deadline_s)
         self._policy = retry or RetryPolicy()
         self._calls = Calls(api_key, multiplex=multiplex)
         self._acks: set[asyncio.Task[None]] = set()

@@ -30,9 +30,18 @@ class Calls:
         """Whether calls share a stream now."""
         return any(session.state == "open" for session in self._sessions.values())
 
-    def make(self, target: Target, kind: Kind, request: Request, timeout_s: float, metadata: Metadata) -> Any:
-        """A call to iterate and to cancel; on a session it may raise NoSessions, and is then to be made again."""
-        session = self._session(target, opening=True)
+    def make(
+        self,
+        target: Target,
+        kind: Kind,
+        request: Request,
+        timeout_s: float,
+        metadata: Metadata,
+        *,
+        alone: bool = False,
+    ) -> Any:
+        """A call to iterate and to cancel; on a session it may raise NoSessions, and is then to be made again. `alone`: on none."""
+        session = None if alone else self._session(target, opening=True)
         if session is None:
             return getattr(target.stub, _METHODS[kind])(request, timeout=timeout_s, metadata=metadata)
         return session.open(kind, request, timeout_s, dict(metadata).get("traceparent", ""))

@@ -18,12 +18,15 @@ from octavo.client.faults import DETAILS_KEY
 from octavo.client.targets import Target
 from octavo.client.types import Chunk
 from octavo.packing import unpack_u32
+from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.v1 import inference_pb2 as pb
 
 COST_TRAILER = "octavo-cost-bin"
 SESSION_MARK = "octavo-session"
 """In the initial metadata of a gateway that took the stream. Nothing is written before it: a write that meets the end of a stream
 hides what ended it."""
+SESSION_FULL = "rejected-session-calls"
+"""Reason of a gateway that takes no more calls on one stream: this one is made by itself."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a closing client waits for the gateway to have read everything."""
 _CODES: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
@@ -147,6 +150,11 @@ class Session:
         context = pb.CallContext(traceparent=traceparent, timeout_ms=min(2**32 - 1, max(1, round(timeout_s * 1e3))))
         frame = pb.SessionRequest(call=self._number, context=context)
         getattr(frame, kind).CopyFrom(request)
+        if (size := frame.ByteSize()) > MAX_MESSAGE_BYTES:  # gRPC would end the stream for it, and with it all calls
+            del self._calls[self._number]
+            text = f"Sent message larger than max ({size} vs. {MAX_MESSAGE_BYTES})"
+            call.end(_error(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
+            return call
         self._send(frame)
         call.expire_after(timeout_s)
         return call
@@ -212,6 +220,7 @@ class Session:
             if self.state == "open":
                 self.state = "over"
             self._tasks[0].cancel()
+            self._stream.cancel()  # no-op unless it was a message that could not be read
             calls, self._calls = self._calls, {}
             for call in calls.values():
                 call.end(error)

@@ -19,7 +19,7 @@ from octavo.client import wire
 from octavo.client.calls import Calls, Kind, Metadata, Request
 from octavo.client.faults import error_from
 from octavo.client.retry import RESUMABLE_REASONS, RetryPolicy
-from octavo.client.session import NoSessions
+from octavo.client.session import SESSION_FULL, NoSessions
 from octavo.client.targets import Target, Targets
 from octavo.client.types import Cancellation, Chunk, Completion
 from octavo.errors import Cancelled, DeadlineExceeded, InternalError, OctavoError, Unavailable
@@ -82,6 +82,7 @@ class AsyncStream:
         self._finished: pb.Finished | None = None
         self._call: Any = None
         self._closed = False
+        self._alone = False  # the session has all the calls that it may have
         self._events = self._run()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -147,6 +148,9 @@ class AsyncStream:
                     raise InternalError("the stream ended without a terminal event")
             except grpc.aio.AioRpcError as rpc_error:
                 error = error_from(rpc_error, target.address)
+                if error.reason == SESSION_FULL and not self._alone:
+                    self._alone = True
+                    continue
                 if self._received_bytes() > received_before or (self._first_token_s and not failures):
                     failures, progress_s = 0, time.monotonic()
                 failures += 1
@@ -169,10 +173,10 @@ class AsyncStream:
     def _open(self, target: Target) -> Any:
         timeout_s = max(0.001, self._ends_s - time.monotonic()) + SERVER_DEADLINE_GRACE_S
         if not self._first_token_s:
-            return self._calls.make(target, self._kind, self._request, timeout_s, self._metadata)
+            return self._calls.make(target, self._kind, self._request, timeout_s, self._metadata, alone=self._alone)
         self.resumes += 1
         request = pb.AttachRequest(request_id=self.request_id, from_byte=self._resume_byte())
-        return self._calls.make(target, "attach", request, timeout_s, self._metadata)
+        return self._calls.make(target, "attach", request, timeout_s, self._metadata, alone=self._alone)
 
     def _pause_s(self, error: OctavoError, failures: int, progress_s: float) -> float | None:
         """How long to wait before the next call; None when the error is final."""

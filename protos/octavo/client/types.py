@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+CALL_TAG = "<tool_call>"
+"""Before a call in an answer's text."""
 FinishReason = Literal["", "stop", "length", "tool_calls", "cancelled", "deadline"]
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -151,8 +153,12 @@ class Completion:
 
     @property
     def message(self) -> Message:
-        """The first choice as the turn that a conversation goes on from."""
-        return Message("assistant", "" if self.tool_calls else self.text, tool_calls=self.tool_calls)
+        """The first choice as the turn that a conversation goes on from: what it says before its calls, and the calls."""
+        if not self.tool_calls:
+            return Message("assistant", self.text)
+        is_call = self.text.lstrip().startswith(("{", "["))  # as a whole, without tags
+        words = "" if is_call else self.text.partition(CALL_TAG)[0].rstrip()
+        return Message("assistant", words, tool_calls=self.tool_calls)
 
     @property
     def finish_reason(self) -> FinishReason:

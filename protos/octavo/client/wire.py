@@ -75,6 +75,8 @@ _SAMPLING = (
     "logit_bias",
     "seed",
 )
+MAX_DEADLINE_S = 4_000_000
+"""So that milliseconds fit 32 bits."""
 CACHE_FIELDS = ("ttl", "pin", "priority", "tiers", "off", "salt", "preload", "chunks")
 _OPTIONS = (
     "max_tokens",
@@ -116,13 +118,16 @@ def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequ
 def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb.ChatRequest:
     """The request for a conversation. Raises InvalidRequest naming the argument at fault."""
     context, sampling, rest = _parts(options)
+    choice = options.get("tool_choice") or ""
+    if not isinstance(choice, str):
+        raise InvalidRequest(f"tool_choice: {choice!r} is no word; use auto or none", field="tool_choice")
     return pb.ChatRequest(
         context=context,
         messages=wire_messages(messages),
         sampling=sampling,
         options=rest,
         tools=[_tool(i, tool) for i, tool in enumerate(options.get("tools") or ())],
-        tool_choice=options.get("tool_choice") or "",
+        tool_choice=choice,
     )
 
 
@@ -183,10 +188,17 @@ def _parts(options: RequestOptions) -> tuple[pb.RequestContext, pb.Sampling, pb.
         context.pause.CopyFrom(pause_of(given["pause"]))
     deadline_s = given.get("deadline_s")
     if deadline_s is not None:
-        if not 0 < deadline_s < 4_000_000:
-            raise InvalidRequest(f"deadline_s: {deadline_s!r} must be seconds above 0", field="deadline_s")
-        context.deadline_ms = max(1, round(deadline_s * 1000))
+        context.deadline_ms = max(1, round(checked_deadline(deadline_s) * 1000))
     return context, _fill(pb.Sampling, _SAMPLING, given), _fill(pb.Options, _OPTIONS, given)
+
+
+def checked_deadline(deadline_s: float) -> float:
+    """`deadline_s`. Raises InvalidRequest when it is none."""
+    if not 0 < deadline_s < MAX_DEADLINE_S:  # NaN is neither
+        raise InvalidRequest(
+            f"deadline_s: {deadline_s!r} must be seconds above 0 and below {MAX_DEADLINE_S}", field="deadline_s"
+        )
+    return deadline_s
 
 
 def pause_of(given: Mapping[str, Any]) -> pb.ToolPause:

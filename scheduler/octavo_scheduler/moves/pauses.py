@@ -30,6 +30,9 @@ def announce(cell: Cell, event: Paused) -> str:
     request.pause = (event.tool, event.expected_us)
     if request.outcome is None or any(choice.sequence is not None for choice in request.choices):
         return "later"
+    known = cell.pauses.get(request.name)
+    if known is not None and known.resumed_us < 0:
+        _told_more(cell, known, event)
     begin(cell, request)
     known = cell.pauses.get(request.name)
     return known.decision if known is not None else "drop"
@@ -57,6 +60,19 @@ def begin(cell: Cell, request: Request) -> None:
     if len(cell.pauses) > MAX_OPEN:
         _end(cell, next(iter(cell.pauses.values())), returned=False)
     _carry_out(cell, pause, _decide(cell, pause))
+
+
+def _told_more(cell: Cell, pause: Pause, event: Paused) -> None:
+    """The client says what it knows of a pause that has begun, by itself or by an earlier word: decided anew."""
+    said = event.tool or pause.tool, event.expected_us or pause.given_us
+    if said == (pause.tool, pause.given_us):
+        return
+    pause.tool, pause.given_us = said
+    pause.expected_us = cell.tools.of(pause.tenant, pause.tool).expected_us(pause.given_us)
+    decision = _decide(cell, pause)
+    if decision != pause.decision and pause.worker.index.match_len(pause.keys, len(pause.keys)):  # some may be left
+        _let_go(cell, pause)
+        _carry_out(cell, pause, decision)
 
 
 def _residence(cell: Cell, choice: Choice) -> tuple[Worker, list[bytes]] | None:

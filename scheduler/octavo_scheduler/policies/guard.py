@@ -53,7 +53,8 @@ def _limit(cell: Cell, worker: Worker, prefills: list[Sequence]) -> int:
     own = [item for item in prefills if item.choice.request.tenant == first]
     tokens = sum(item.behind + 1 for item in own if item.leads)
     decoding = sum(item.behind <= 0 and not item.stopping for item in worker.sequences.values())
-    steps = -(-tokens // max(1, (budget if decoding else cell.budget_alone) - decoding))
+    # no tokens: a leader whose prompt was cached to its last token, with others that are counted until its first one
+    steps = max(1, -(-tokens // max(1, (budget if decoding else cell.budget_alone) - decoding)))
     # whoever else prefills may decode before it is over, and must not push its last token into another step
     return len(worker.sequences) - len(own) + max(LEAST_TOKENS, -(-tokens // steps))
 

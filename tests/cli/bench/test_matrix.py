@@ -14,6 +14,7 @@ from octavo_cli.bench.http_target import HttpTarget
 from octavo_cli.bench.matrix import Axes, Cell, Group, cells, groups, named, why_skipped
 from octavo_cli.bench.matrix_group import GroupRuns, cut, joined
 from octavo_cli.bench.matrix_page import grid
+from octavo_cli.bench.matrix_run import MatrixRun
 from octavo_cli.bench.sample import Run, Sample
 from octavo_cli.bench.target import Described
 from octavo_cli.bench.work import BadPlan, draw_tokens
@@ -32,6 +33,14 @@ def test_a_cell_beyond_the_context_is_skipped_with_its_reason() -> None:
         why_skipped(Cell(8192, 16, "none", "greedy", "none"), described) == "needs 8208 tokens of context, m has 8192"
     )
     assert why_skipped(Cell(8192 - 16, 16, "none", "greedy", "none"), described) == ""
+
+
+async def test_a_fresh_cluster_is_asked_nothing_that_does_not_fit() -> None:
+    """`target`: there is none to ask."""
+    run = MatrixRun(Axes(prompts=(9000,), outputs=(3,)), 1, 1, 10.0, 0.0, "", lambda text: None)
+    await run._first(None, Described("m", 49152, 8192), "bf16", True)  # type: ignore[arg-type]
+    assert run.table.skipped[0].name == "cold-weights/bf16" and "needs 9003 tokens" in run.table.skipped[0].why
+    assert not run.failed
 
 
 @pytest.mark.parametrize(("reuse", "shared"), [("none", 0), ("partial", 50), ("high", 90)])

@@ -175,6 +175,40 @@ def test_a_pause_may_be_told_after_the_turn() -> None:
     assert come_back(simulation, gateway, other).cached_tokens > len(PROMPT)
 
 
+def test_what_the_client_says_of_a_pause_that_began_by_itself_counts() -> None:
+    """As the gateway begins one for every tool call, before the client can say how long it will be away."""
+    simulation, gateway = scene("keep", store=False)
+    client = turn(simulation, gateway, ("search", 200_000))
+    (pause,) = simulation.core.cell.pauses.values()
+    soon_us = pause.gives_up_us()
+    simulation.pause(client, "deploy", 60_000_000)
+    simulation.pause(client, "", 0)  # says nothing new
+    simulation.deliver(gateway)
+    assert client.pause_answers == ["keep", "keep"] and counters(simulation)["pauses"] == 1
+    run_until(simulation, lambda: simulation.core.cell.now_us > soon_us)
+    assert pause.kept and (pause.tool, pause.given_us) == ("deploy", 60_000_000)
+    assert come_back(simulation, gateway, client).cached_tokens > len(PROMPT)
+    assert fact_of(simulation)["tool"] == "deploy" and not counters(simulation)["pauses_without_return"]
+
+
+def test_a_pause_that_turns_out_long_or_short_is_decided_anew() -> None:
+    simulation, gateway = scene("auto")
+    client = turn(simulation, gateway, ("search", 1))
+    (pause,) = simulation.core.cell.pauses.values()
+    blocks = list(pause.kept)
+    assert blocks
+    simulation.core.cell.policy = Policy(pause="offload", default_output_tokens=4)
+    simulation.pause(client, "", 60_000_000)
+    assert pause.decision == "offload" and not pause.kept
+    simulation.core.cell.policy = Policy(pause="keep", default_output_tokens=4)
+    simulation.pause(client, "", 5)
+    assert pause.kept == blocks
+    finish(simulation, client)
+    assert come_back(simulation, gateway, client).cached_tokens > len(PROMPT)
+    simulation.settle()
+    simulation.check_clean()
+
+
 def test_an_unknown_or_cancelled_turn_has_no_pause() -> None:
     simulation, gateway = scene("keep", store=False)
     client = simulation.submit(gateway, PROMPT, 30, pause=TOOL)

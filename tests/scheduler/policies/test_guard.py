@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from octavo_scheduler.events import ChoiceStopped
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.policies.guard import look
 from octavo_scheduler.policies.joining import ABOUT_US
+from octavo_scheduler.policies.pace import LEAST_TOKENS
 from octavo_scheduler.policy import Policy
 
 from tests.scheduler.harness import Simulation
@@ -86,3 +88,18 @@ def test_a_prompt_that_takes_several_steps_takes_equal_ones() -> None:
     run_until(simulation, lambda: budgets(simulation)[1] == 1 + (ALONE + 40) // 2)
     done(simulation, small, flood)
     assert simulation.core.cell.counters["prefill_tokens"] >= len(LONG) + ALONE + 40
+
+
+def test_a_group_whose_prompt_is_there_has_the_least_step() -> None:
+    """Its leader has nothing to prefill, and the others are counted until its first token."""
+    simulation, gateway, worker, flood = flooded()
+    other = simulation.submit(gateway, [8, *LONG], 4, tenant="flood")
+    small = simulation.submit(gateway, list(range(40)), 3, n=2, tenant="small")
+    run(simulation)
+    own = [item for item in worker.sequences.values() if item.choice.request.tenant == "small"]
+    leader = own[0].group[0]
+    behind, leader.behind = leader.behind, 0
+    look(simulation.core.cell, worker)
+    leader.behind = behind
+    assert len(own) == 2 and worker.pace.limit == len(worker.sequences) - 1 + LEAST_TOKENS
+    done(simulation, flood, other, small)
