@@ -16,7 +16,7 @@ import psutil
 import pytest
 import uvloop
 from cluster import Cluster, read
-from octavo.client import AsyncClient
+from octavo.client import AsyncClient, AsyncStream
 from octavo.errors import Cancelled, InvalidRequest, OctavoError, Overloaded
 from octavo.v1 import inference_pb2 as pb
 
@@ -447,20 +447,31 @@ async def test_a_stalled_sdk_stream_ends_alone_beside_others_of_its_own_channel(
 ) -> None:
     cluster = make_cluster(settings={"gateway.slow_client_timeout_s": 2.0})
     await cluster.up()
-    async with AsyncClient(cluster.grpc_address) as client:
+    async with AsyncClient(cluster.grpc_address, multiplex=False) as client:
         slow = client.generate_stream("Once", max_tokens=6000, ignore_eos=True, logprobs=20)
-        await anext(aiter(slow))
-        stalled = asyncio.create_task(cluster_idle(cluster))
-        done = [
-            await asyncio.gather(*(client.generate(f"Tale {i}", max_tokens=24, ignore_eos=True) for i in range(16)))
-            for _ in range(2)
-        ]
-        assert all(answer.usage.completion_tokens == 24 for answers in done for answer in answers)
-        await stalled
+        await stalls_beside_others(cluster, client, slow)
         with pytest.raises(Cancelled) as caught:
             await slow.result()
         assert caught.value.reason == "slow_client"
+    async with AsyncClient(cluster.grpc_address) as client:
+        # on a shared stream the client goes on reading: the answer waits here, whole
+        slow = client.generate_stream("Once", max_tokens=400, ignore_eos=True, logprobs=20)
+        await stalls_beside_others(cluster, client, slow)
+        answer = await slow.result()
+        assert answer.usage.completion_tokens == len(answer.choices[0].logprobs) == 400
     await cluster.settle()
+
+
+async def stalls_beside_others(cluster: Cluster, client: AsyncClient, slow: AsyncStream) -> None:
+    """Nobody reads `slow` past its first event; returns once nothing runs any more."""
+    await anext(aiter(slow))
+    stalled = asyncio.create_task(cluster_idle(cluster))
+    done = [
+        await asyncio.gather(*(client.generate(f"Tale {i}", max_tokens=24, ignore_eos=True) for i in range(16)))
+        for _ in range(2)
+    ]
+    assert all(answer.usage.completion_tokens == 24 for answers in done for answer in answers)
+    await stalled
 
 
 async def cluster_idle(cluster: Cluster) -> None:
