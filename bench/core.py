@@ -178,8 +178,8 @@ def main(argv: list[str]) -> int:
     per_block = [(b - a) / 128 for a, b in zip(sorted(short), sorted(long), strict=True)]
     calls, instructions = admission_work()
     results = [
-        figure_of("admit/calls", [calls], ""),
-        figure_of("admit/instructions", [instructions], ""),
+        figure_of("admit/calls", [calls], "functions"),
+        figure_of("admit/instructions", [instructions], "instructions"),
         figure_of("report/running64", reports, "us"),
         figure_of("report_p99/running64", reports, "us", 0.99),
         figure_of("admit/blocks2", short, "us"),
