@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
 from octavo.errors import OctavoError
-from octavo.rpc.instruments import Instruments, length_class
+from octavo.rpc.instruments import Booking, Instruments, length_class
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from octavo_gateway.instruments import TABLE
 from octavo_gateway.live import LiveRequest
@@ -50,7 +48,7 @@ class GatewayMetrics:
         model: str = "",
     ) -> None:
         self._gaps_s = array("d")
-        registry.register(_Booking(self))  # before the instruments, so that a scrape finds the gaps in them
+        registry.register(Booking(self.book))  # before the instruments, so that a scrape finds the gaps in them
         self._of = Instruments(registry, TABLE)
         self._of.gauge("octavo_gateway_live_requests").set_function(live_count)
         self._classes = dict(slo_classes or {})
@@ -197,17 +195,3 @@ class GatewayMetrics:
         """A client's own time to first token."""
         if first_token_ms > 0:
             self._of.histogram("octavo_gateway_client_first_token_seconds").observe(first_token_ms / 1e3)
-
-
-class _Booking(Collector):
-    """Has no metric of its own: a scrape makes it count what was noted."""
-
-    def __init__(self, metrics: GatewayMetrics) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        self._metrics.book()
-        return ()

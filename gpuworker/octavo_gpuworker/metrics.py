@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-from octavo.rpc.instruments import Instruments
+from octavo.rpc.instruments import Booking, Instruments
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.instruments import OBSERVED, OF_A_BACKEND, PREFIX
@@ -38,7 +36,7 @@ class WorkerMetrics:
     ) -> None:
         self._pending: deque[tuple[int, Report]] = deque()
         self._booking = threading.Lock()
-        registry.register(_Booking(self))
+        registry.register(Booking(self.book))
         self._of = Instruments(registry, OBSERVED)
         durations = self._of.histogram(PREFIX + "step_duration_seconds")
         self._durations = {kind: durations.labels(kind) for kind in ("prefill", "decode", "mixed")}
@@ -128,17 +126,3 @@ class WorkerMetrics:
             for call, calls in self._kernel_calls().items():
                 of.counter(PREFIX + "kernel_calls").labels(*call).inc(calls - self._seen.get(call, 0))
                 self._seen[call] = calls
-
-
-class _Booking(Collector):
-    """Yields nothing: registered before the instruments, it is asked first at a scrape, and brings them up to date."""
-
-    def __init__(self, metrics: WorkerMetrics) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        self._metrics.book()
-        return ()

@@ -5,12 +5,13 @@ A service's `instruments.py` holds its TABLE and imports nothing else of the ser
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -85,3 +86,17 @@ def family(item: Instrument) -> GaugeMetricFamily | CounterMetricFamily:
     """An empty metric family of a scrape-time collector; fill it with `add_metric(label values, value)`."""
     kind = CounterMetricFamily if item.kind == "counter" else GaugeMetricFamily
     return kind(item.name, item.help, labels=item.labels)
+
+
+class Booking(Collector):
+    """Yields nothing: registered before the instruments, it is asked first at a scrape, and has them brought up to date."""
+
+    def __init__(self, book: Callable[[], object]) -> None:
+        self._book = book
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        self._book()
+        return ()
