@@ -8,11 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from octavo.polling import poll_directly
+
 if TYPE_CHECKING:
     from octavo import errors
     from octavo.client import AsyncClient, Chunk, Client, Completion, Message, RetryPolicy
 
 __all__ = ["AsyncClient", "Chunk", "Client", "Completion", "Message", "RetryPolicy", "errors"]
+
+poll_directly()
 
 
 def __getattr__(name: str) -> Any:
