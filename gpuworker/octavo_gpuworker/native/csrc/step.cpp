@@ -101,8 +101,14 @@ void Step::plan_sampling() {
     kept_.ensure(rows * units);
     kept_values_.ensure(rows * units * HARVEST_ROOM);
     kept_ids_.ensure(rows * units * HARVEST_ROOM);
-    if (static_cast<int>(seen_.size()) < rows) seen_ = std::vector<std::atomic<float>>(rows);
-    for (int row = 0; row < rows; ++row) seen_[row].store(-INFINITY, std::memory_order_relaxed);
+    if (static_cast<int>(seen_.size()) < rows) {
+        seen_ = std::vector<std::atomic<float>>(rows);
+        found_ = std::vector<std::atomic<int>>(rows);
+    }
+    for (int row = 0; row < rows; ++row) {
+        seen_[row].store(-INFINITY, std::memory_order_relaxed);
+        found_[row].store(0, std::memory_order_relaxed);
+    }
 }
 
 int Step::row_blocks(int64_t rows) const { return static_cast<int>((rows + ROW_BLOCK - 1) / ROW_BLOCK); }
@@ -193,7 +199,7 @@ void Step::work(int phase, int unit, int thread_index) {
         case PhaseKind::down: return down(at.layer, unit, thread);
         case PhaseKind::final_norm: return norm(unit, final_x, weights_.norm, samples, config_.head_format);
         case PhaseKind::head: return head(phase, unit, thread);
-        case PhaseKind::sample: return sample(unit, thread);
+        case PhaseKind::sample: return sample(sampled_row(unit), thread);
     }
 }
 
