@@ -22,9 +22,10 @@ SYSCALLS: Final = {"x86_64": (314, 315), "aarch64": (274, 275)}
 ATTR: Final = struct.Struct("<IIQiIQQQII")
 """struct sched_attr: size, policy, flags, nice, priority, runtime (here the slice, ns), deadline, period, util min and max."""
 MESSAGE_THREADS: Final = ("event_engine", "grpc", "lifeguard")
-"""How the names of gRPC's own threads begin."""
+"""How the names of gRPC's own threads begin. With direct polling (octavo.polling) they run its timers, without it they read the sockets."""
 QUEUE_THREAD: Final = "_poll_wrapper"
-"""In the name of the thread that tells the event loop what gRPC has completed: a Python thread, so the system calls it as the process."""
+"""In the name of the thread that tells the event loop what gRPC has completed, and with direct polling reads the sockets: a Python
+thread, so the system calls it as the process."""
 
 
 def shorten_slices(slice_us: int) -> int:
