@@ -110,7 +110,7 @@ class _EachToken:
     """What each token of a sequence touches lies together: a base's slots come first, and each class's by their names."""
 
     __slots__ = ("accounts", "blocks", "calm_until", "computed_len", "cost", "deliveries", "length", "max_positions",
-                 "output", "stopping")  # fmt: skip
+                 "output", "owed_at", "stopping")  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +155,8 @@ class Sequence(_EachToken):
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
-    calm_until: int = 0  # it decodes, and up to here nothing of it but its table need be looked at (reports.py)
+    calm_until: int = 0  # it decodes, and up to here nothing of it need be looked at (reports.py)
+    owed_at: object = None  # Fleet.owing() as of when its deliveries were last found dirty
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
     deliveries: list[Delivery] = field(init=False, repr=False)
