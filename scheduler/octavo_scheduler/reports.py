@@ -216,11 +216,11 @@ def _low_water(cell: Cell, worker: Worker) -> int:
     Calm sequences were found to have `calm_water` of them ahead: as that is no less, none need be looked at.
     """
     low = ahead_tokens(worker, cell.policy)
-    if low > worker.calm_water:
-        for sequence in worker.sequences.values():
-            sequence.calm_until = 0
     if not low <= worker.calm_water <= 2 * low:
-        worker.calm_water = low + low // 8 + 1
+        more = low + low // 8 + 1 - worker.calm_water
+        worker.calm_water += more
+        for sequence in worker.sequences.values() if more > 0 else ():
+            sequence.calm_until -= more
     return low
 
 

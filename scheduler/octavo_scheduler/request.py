@@ -155,7 +155,9 @@ class Sequence(_EachToken):
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
-    calm_until: int = 0  # it decodes, and up to here nothing of it need be looked at (reports.py)
+    calm_until: int = (
+        0  # it decodes, and up to here nothing of it need be looked at (reports.py); below computed_len: not so
+    )
     owed_at: object = None  # Fleet.owing() as of when its deliveries were last found dirty
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)

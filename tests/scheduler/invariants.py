@@ -90,7 +90,12 @@ def check_shortcuts(cell: Cell) -> None:
         for sequence in worker.sequences.values():
             first = sequence.choice.request.prompt_keys[:1]
             assert not (first and first[0] in sequence.pending_keys) or first[0] in cell.fleet.heads
-            if sequence.calm_until:
+            if sequence.calm_until > sequence.computed_len:
+                covered, ends = len(sequence.blocks) * worker.block_tokens, sequence.calm_until
+                ahead = sequence.length - sequence.computed_len + worker.calm_water
+                assert ends <= covered and (covered >= sequence.max_positions or ends + ahead <= covered), (
+                    "hunger unseen"
+                )
                 assert sequence.first_token_us >= 0 and sequence.choice.phase is Phase.RUNNING
                 assert sequence.calm_until < (sequence.walked + 1) * worker.block_tokens, "a full block would be missed"
 
