@@ -416,4 +416,5 @@ class Core:
         cell.fleet.tidy_heads()
         pauses.tick(cell)
         cell.caching.drop_ended_pins()
+        drop.tidy(cell)
         build.tend(cell)
