@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence as Items
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
 from octavo_scheduler.books import chunks, entries
@@ -121,7 +122,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     fresh: list[Sequence] = []
     prefilled: dict[Sequence, int] = {}
     owed: list[Delivery] = []
-    said = tokens if singly else _in_pieces(tokens, counts)
+    said: Items[Any] = tokens if singly else _in_pieces(tokens, counts)
     for sequence, count, computed, new in zip(advanced, counts, report.computed_len, said, strict=True):
         before = sequence.computed_len
         if before + 1 == computed <= sequence.calm_until and singly:
@@ -265,11 +266,16 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
     full = sequence.computed_len // size
     while sequence.walked < full:
         at = sequence.walked
-        keys = choice.keys(max(0, at - 1), full, size)
-        if not keys:
-            sequence.walked = full
-            return
-        parent = keys.pop(0) if at else None
+        link = choice.link(at, size) if full == at + 1 else None
+        if link is not None:  # a decode has filled a block
+            parent: bytes | None = link[0]
+            keys = [link[1]]
+        else:
+            keys = choice.keys(max(0, at - 1), full, size)
+            if not keys:
+                sequence.walked = full
+                return
+            parent = keys.pop(0) if at else None
         if parent is not None and parent not in index.block_of:
             # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
             sequence.walked = at - 1

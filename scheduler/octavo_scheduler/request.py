@@ -225,6 +225,18 @@ class Choice:
             self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
         return self.output_keys[index - len(prompt_keys)]
 
+    def link(self, index: int, block_tokens: int) -> tuple[bytes, bytes] | None:
+        """Keys of full block `index` and of the one before it when it is the next without a key; None: ask `keys`."""
+        request, said = self.request, self.output_keys
+        of_prompt = request.prompt_keys
+        chain = said or of_prompt
+        if len(of_prompt) + len(said) != index or not chain or len(of_prompt) != len(request.prompt) // block_tokens:
+            return None
+        parent = chain[-1]
+        key = block_key(parent, self._slice(index * block_tokens, (index + 1) * block_tokens))
+        said.append(key)
+        return parent, key
+
     def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
         """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""
         if self.key(end - 1, block_tokens) is None:
@@ -340,6 +352,7 @@ class Request:
     accounts: tuple[Account, ...] = ()  # whom its service is charged to, under fair policies
     latest_start_us: int = 0  # that meets its class's target, as of when it began to wait, under slo policies
     lost: bool = False  # waits, and can no longer meet its class's targets
+    passing: bool = False  # it started before one that waits for other workers
     deliveries: list[Delivery] = field(default_factory=list)
     orphaned_us: int = -1
     cancel: CancelState | None = None

@@ -81,6 +81,10 @@ def check_shortcuts(cell: Cell) -> None:
     assert cell.newcomer is None, "an event has left a newcomer behind"
     timers = cell.timers
     assert timers.next_us == (min(entry[0] for entry in timers._heap) if len(timers) else 0)
+    for pool, loads in cell.loads.items():
+        assert loads.workers is not cell.fleet.accepting(pool) or not loads.wrong(), (
+            "an event has touched a worker unseen"
+        )
     for worker in cell.fleet.workers.values():
         assert cell.fleet.heads.issuperset(worker.index.heads()), "a worker holds a head that the fleet does not know"
         for sequence in worker.sequences.values():
