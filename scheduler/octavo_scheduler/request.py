@@ -110,7 +110,7 @@ class _EachToken:
     """What each token of a sequence touches lies together: a base's slots come first, and each class's by their names."""
 
     __slots__ = ("accounts", "blocks", "calm_until", "computed_len", "cost", "deliveries", "length", "max_positions",
-                 "output", "stopping")  # fmt: skip
+                 "output", "owed_at", "stopping")  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +155,10 @@ class Sequence(_EachToken):
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
-    calm_until: int = 0  # it decodes, and up to here nothing of it but its table need be looked at (reports.py)
+    calm_until: int = (
+        0  # it decodes, and up to here nothing of it need be looked at (reports.py); below computed_len: not so
+    )
+    owed_at: object = None  # Fleet.owing() as of when its deliveries were last found dirty
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
     deliveries: list[Delivery] = field(init=False, repr=False)
@@ -223,6 +226,18 @@ class Choice:
             parent = chain[-1] if chain else self.request.namespace_root
             self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
         return self.output_keys[index - len(prompt_keys)]
+
+    def link(self, index: int, block_tokens: int) -> tuple[bytes, bytes] | None:
+        """Keys of full block `index` and of the one before it when it is the next without a key; None: ask `keys`."""
+        request, said = self.request, self.output_keys
+        of_prompt = request.prompt_keys
+        chain = said or of_prompt
+        if len(of_prompt) + len(said) != index or not chain or len(of_prompt) != len(request.prompt) // block_tokens:
+            return None
+        parent = chain[-1]
+        key = block_key(parent, self._slice(index * block_tokens, (index + 1) * block_tokens))
+        said.append(key)
+        return parent, key
 
     def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
         """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""
@@ -339,6 +354,7 @@ class Request:
     accounts: tuple[Account, ...] = ()  # whom its service is charged to, under fair policies
     latest_start_us: int = 0  # that meets its class's target, as of when it began to wait, under slo policies
     lost: bool = False  # waits, and can no longer meet its class's targets
+    passing: bool = False  # it started before one that waits for other workers
     deliveries: list[Delivery] = field(default_factory=list)
     orphaned_us: int = -1
     cancel: CancelState | None = None
