@@ -44,7 +44,10 @@ def admit(cell: Cell, plan: Plan) -> None:
     others = beside(cell, worker, request.tenant)
     turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, others, cell.now_us, rank)
     plain = not plan.load_keys and plan.target is None
-    forecast_us = learn.start_forecast_us(cell, worker, uncached, turn) if plain and learn.watches(cell) else 0.0
+    forecast_us = 0.0
+    if plain and learn.watches(cell):
+        overtaken_us = learn.overtaken_us(cell, worker, request.slo_class, prefill_us, others)
+        forecast_us = learn.start_forecast_us(cell, worker, uncached, turn, overtaken_us)
     leader = _seat(cell, worker, leader_choice, table, rank, start_len)
     if plan.blend is not None:
         blend.admitted(cell, worker, leader_choice, plan.blend)
