@@ -171,11 +171,12 @@ def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
     if not start_block and leader.choice.request.prompt_keys:
         worker.index.known_heads.add(leader.choice.request.prompt_keys[0])
-    computing, block_of, pending = worker.computing, worker.index.block_of, leader.pending_keys
-    for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
-        if key not in computing and key not in block_of:
-            computing[key] = leader
-            pending.append(key)
+    computing, block_of = worker.computing, worker.index.block_of
+    keys = leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]
+    if not (computing.keys().isdisjoint(keys) and block_of.keys().isdisjoint(keys)):
+        keys = [key for key in keys if key not in computing and key not in block_of]
+    computing.update(dict.fromkeys(keys, leader))
+    leader.pending_keys += keys
 
 
 def forget_computing(worker: Worker, sequence: Sequence) -> None:
