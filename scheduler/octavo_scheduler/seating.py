@@ -44,7 +44,10 @@ def admit(cell: Cell, plan: Plan) -> None:
     others = beside(cell, worker, request.tenant)
     turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, others, cell.now_us, rank)
     plain = not plan.load_keys and plan.target is None
-    forecast_us = learn.start_forecast_us(cell, worker, uncached, turn) if plain and learn.watches(cell) else 0.0
+    forecast_us = 0.0
+    if plain and learn.watches(cell):
+        overtaken_us = learn.overtaken_us(cell, worker, request.slo_class, prefill_us, others)
+        forecast_us = learn.start_forecast_us(cell, worker, uncached, turn, overtaken_us)
     leader = _seat(cell, worker, leader_choice, table, rank, start_len)
     if plan.blend is not None:
         blend.admitted(cell, worker, leader_choice, plan.blend)
@@ -168,11 +171,12 @@ def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
     if not start_block and leader.choice.request.prompt_keys:
         worker.index.known_heads.add(leader.choice.request.prompt_keys[0])
-    computing, block_of, pending = worker.computing, worker.index.block_of, leader.pending_keys
-    for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
-        if key not in computing and key not in block_of:
-            computing[key] = leader
-            pending.append(key)
+    computing, block_of = worker.computing, worker.index.block_of
+    keys = leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]
+    if not (computing.keys().isdisjoint(keys) and block_of.keys().isdisjoint(keys)):
+        keys = [key for key in keys if key not in computing and key not in block_of]
+    computing.update(dict.fromkeys(keys, leader))
+    leader.pending_keys += keys
 
 
 def forget_computing(worker: Worker, sequence: Sequence) -> None:
