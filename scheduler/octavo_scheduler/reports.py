@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
+from octavo_scheduler.beams import group as beams
 from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import NOBODY, who_is
 from octavo_scheduler.cell import Cell
@@ -173,16 +174,38 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         starved = slots[slot] if slot < seats else None
         if starved is not None and not starved.stopping:
             hungry[starved] = None
-    if not charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled):
+    counts = _take_rows(cell, worker, report, fresh) if report.beam_rows else report.counts
+    if not charge(worker, report.wall_us, report.steps, advanced, counts, report.computed_len, prefilled):
         cell.counters["untold_device_us"] += report.wall_us
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
         chunks.first_token(cell, worker, sequence)
+    if report.beam_rows:
+        beams.go_on(cell, worker, report.beam_rows)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
     return sum(report.computed_len)
+
+
+def _take_rows(cell: Cell, worker: Worker, report: Reported, fresh: list[Sequence]) -> list[int]:
+    """Rows of beams, each in the place of a token; returns the tokens per slot with them, for what the steps cost."""
+    counts = list(report.counts)
+    places = {slot: at for at, slot in enumerate(report.slots)}
+    for row in report.beam_rows:
+        sequence = worker.sequences.get(row.seq)
+        if fault := beams.row_fault(sequence, row):
+            raise ProtocolError(fault)
+        if sequence is None or sequence.slot not in places:
+            raise ProtocolError(f"seq {row.seq} offers continuations without having advanced")
+        counts[places[sequence.slot]] += 1
+        if sequence.first_token_us < 0:
+            sequence.first_token_us = cell.now_us
+            fresh.append(sequence)
+            _first_token(cell, worker, sequence)
+        beams.take(sequence, row)
+    return counts
 
 
 def _is_calm(sequence: Sequence) -> bool:
@@ -199,7 +222,8 @@ def _is_calm(sequence: Sequence) -> bool:
 def _prefilled(sequence: Sequence, computed: int) -> int:
     """Positions that a sequence without a token computed itself on its way to `computed`."""
     if sequence.unpaid_blocks and not sequence.computed_len:
-        return 1  # a sibling's prompt was computed by its leader
+        # a sibling's prompt was computed by its leader
+        return max(1, computed - sequence.split_len) if sequence.split_len else 1
     own = computed - sequence.computed_len
     if sequence.join_base and computed > sequence.join_base and not sequence.wait_xfer:
         own -= sequence.join_tokens  # a load brought those
@@ -225,6 +249,8 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
         return
     choice, size, index = sequence.choice, worker.block_tokens, worker.index
     full = sequence.computed_len // size
+    if choice.request.beams is not None:
+        full = min(full, len(choice.request.prompt_keys))
     while sequence.walked < full:
         at = sequence.walked
         keys = choice.keys(max(0, at - 1), full, size)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from octavo.keys import block_key
 
+from octavo_scheduler.beams.search import BeamSearch, Hypothesis
 from octavo_scheduler.books.path import Path
 from octavo_scheduler.policies.account import Account
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
@@ -155,6 +156,7 @@ class Sequence(_EachToken):
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
+    split_len: int = 0  # of a beam that goes on where it was: positions that its group's leader computes for it
     calm_until: int = 0  # it decodes, and up to here nothing of it but its table need be looked at (reports.py)
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
@@ -171,6 +173,14 @@ class Sequence(_EachToken):
     def leads(self) -> bool:
         """It computes its prompt itself: it is in no group, or the first of it that was not stopped."""
         return not self.group or next((item for item in self.group if not item.stopping), self) is self
+
+    @property
+    def together(self) -> tuple[Sequence, ...]:
+        """Who is given up with it: a group that is not split has one prefill, and beams go on together or not at all."""
+        request = self.choice.request
+        if request.beams is not None:
+            return tuple(choice.sequence for choice in request.choices if choice.sequence is not None)
+        return self.group or (self,)
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -194,6 +204,7 @@ class Choice:
     preemptions: int = 0
     output_keys: list[bytes] = field(default_factory=list)  # keys of full blocks past the prompt's
     logprobs: list[bytes] | None = None
+    hypothesis: Hypothesis | None = None  # of a beam search that has ended
 
     @property
     def length(self) -> int:
@@ -217,6 +228,8 @@ class Choice:
         prompt_keys = self.request.prompt_keys
         if index < len(prompt_keys):
             return prompt_keys[index]
+        if self.request.beams is not None:
+            return None  # which of its beams a block will have belonged to is known at the end
         while len(prompt_keys) + len(self.output_keys) <= index:
             at = len(prompt_keys) + len(self.output_keys)
             chain = self.output_keys or prompt_keys
@@ -226,7 +239,9 @@ class Choice:
 
     def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
         """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""
-        if self.key(end - 1, block_tokens) is None:
+        if self.request.beams is not None:
+            end = min(end, len(self.request.prompt_keys))
+        if end <= start or self.key(end - 1, block_tokens) is None:
             return []
         prompt_keys, first = self.request.prompt_keys, len(self.request.prompt_keys)
         if end <= first:
@@ -346,6 +361,7 @@ class Request:
     last_step: int = 0
     join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
     sized_for: int = -1  # fleet version for which it was found to fit some worker
+    beams: BeamSearch | None = None  # its choices are beams
     foreseen: tuple[int, int, float] = (-1, 0, 0.0)  # history version, and the output predicted and expected as of it
     room_until_us: int = -1  # waits for room beside its prefix until then
     # what travels in RequestTimes
@@ -414,11 +430,20 @@ class Request:
         return len(self.prompt_keys) == full and bool(full or len(self.namespace_root) == KEY_BYTES)
 
     def waiting_choices(self) -> list[Choice]:
-        """Choices that want a residency."""
+        """Choices that want a residency. Beams do once all of them can."""
         choices = self.choices
+        if self.beams is not None and any([choice.phase is not _WAITING for choice in choices]):
+            return []
         if len(choices) == 1:
             return choices[:] if choices[0].phase is _WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
+
+    def told_choices(self) -> list[Choice]:
+        """Choices whose tokens are told: of a beam search none before it has ended, then the best."""
+        if self.beams is None:
+            return self.choices
+        finished = self.outcome is not None and self.outcome.outcome == "finished"
+        return self.choices[: self.beams.rule.shown] if finished else []
 
     def size_bytes(self) -> int:
         """About what it costs to keep for replay."""

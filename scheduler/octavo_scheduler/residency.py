@@ -180,6 +180,8 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
         end=sequence.stopping or "lost",
     )
     choice.sequence = None
+    if request.beams is not None:
+        request.beams.rows.clear()  # the others leave too, and offer it again where they go on
     for member in sequence.group:
         member.group = ()
     if choice.phase is Phase.RUNNING:
