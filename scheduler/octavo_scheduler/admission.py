@@ -46,6 +46,7 @@ class Plan:
     spread_us: float = 0.0  # ... on the one that holds most of the prompt, less that on this one
     spread_tokens: int = 0  # that this one computes and that one has
     blend: Blend | None = None  # chunks that are reused at other positions
+    split_len: int = 0  # tokens that the leader computes for all, of beams that go on where they were; 0: all it has
 
     @property
     def head_blocks(self) -> int:
@@ -62,7 +63,9 @@ class Plan:
         if self.blend is not None:
             return self.blend.computed(self.choices[0].length)
         cached = (len(self.matched) + len(self.load_keys)) * self.worker.block_tokens
-        return self.choices[0].length - cached
+        length = self.choices[0].length
+        tails = (len(self.choices) - 1) * (length - self.split_len) if self.split_len else 0
+        return length - cached + tails
 
 
 def blocks_for(positions: int, block_tokens: int) -> int:
@@ -212,7 +215,8 @@ def make_plan(
         table = -(-positions // block_tokens)
     else:
         table = -(-(length + 1) // block_tokens)
-    shared = min(split_length(choices) // block_tokens, table) if count > 1 else table
+    split_len = split_length(choices) if count > 1 and leader.output else 0
+    shared = min((split_len or prompt) // block_tokens, table) if count > 1 else table
     revived = worker.pool.count_cached(matched) if matched else 0
     need = table - len(matched) + (count - 1) * (table - shared) + revived
     version, output, _expected = request.foreseen
@@ -221,7 +225,7 @@ def make_plan(
     target = -(-min(positions, max(prompt + output, length + 1)) // block_tokens)
     worst = count * (-(-positions // block_tokens) - table)
     growth = count * max(0, target - table)
-    return Plan(
+    plan = Plan(
         worker,
         choices,
         keys,
@@ -240,14 +244,13 @@ def make_plan(
         path,
         other_way,
     )
+    plan.split_len = split_len
+    return plan
 
 
 def split_length(choices: list[Choice]) -> int:
-    """Leading tokens of a group that its leader computes for all: the prompt, and what all beams have said alike."""
-    prompt = len(choices[0].request.prompt)
-    if not choices[0].output:
-        return prompt
-    return prompt + common_length([choice.output for choice in choices])
+    """Leading tokens of beams that are the same in all of them: the prompt, and what all have said alike."""
+    return len(choices[0].request.prompt) + common_length([choice.output for choice in choices])
 
 
 def load_time_us(worker: Worker, near: int, far: int) -> float:

@@ -73,6 +73,8 @@ COUNTERS = (
     "untold_device_us",
     "steps",
     "mixed_steps",
+    "beam_steps",
+    "beam_forks",
     "budget_changes",
     "starved_steps",
     "reports",

@@ -188,8 +188,9 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
         choice.phase = Phase.WAITING
         if not request.queued:
             request.waiting_since_us = cell.now_us
-        cell.queue.push(request)
-        hopeless.watch(cell, request)
+        if request.beams is None or request.waiting_choices():  # with the last of its beams
+            cell.queue.push(request)
+            hopeless.watch(cell, request)
         if request.handoff is None:
             cell.fact(
                 "attempt",

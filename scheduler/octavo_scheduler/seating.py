@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.packing import pack_u32
 
-from octavo_scheduler.admission import Plan, max_positions, split_length
+from octavo_scheduler.admission import Plan, max_positions
 from octavo_scheduler.batching import adjust_budget
 from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import who_is
@@ -84,7 +84,7 @@ def admit(cell: Cell, plan: Plan) -> None:
             [_sibling_order(item) for item in siblings] if siblings else [],
             plan.blend.parts if plan.blend is not None else [],
             plan.blend.share if plan.blend is not None else 0.0,
-            siblings[0].split_len if siblings else 0,
+            plan.split_len,
         )
     )
     leader.order_number = number
@@ -109,10 +109,8 @@ def _seat_siblings(cell: Cell, plan: Plan, leader: Sequence, rank: int) -> list[
         member.walked = plan.shared_blocks  # the leader's walk indexes what they share
         member.unpaid_blocks = plan.shared_blocks
     leader.walked, leader.unpaid_blocks = len(plan.matched), 0
-    if leader.choice.output:  # beams that go on where they were
-        split_len = split_length(plan.choices)
-        for sibling in siblings:
-            sibling.split_len = split_len
+    for sibling in siblings:
+        sibling.split_len = plan.split_len
     return siblings
 
 

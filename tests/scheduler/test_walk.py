@@ -11,6 +11,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from octavo_scheduler.beams.rule import BeamRule
 from octavo_scheduler.core import Core
 from octavo_scheduler.event_log import EventLog, replay
 from octavo_scheduler.events import Event
@@ -121,7 +122,7 @@ class Walk:
             self.gateway(),
             prompt,
             rng.choice((1, 3, 12, min(25, most), most)),
-            n=rng.choice((1, 1, 1, 2, 3)),
+            **self.kind(),
             stop_ids=rng.choice(([], [5], [5, 17])),
             priority=rng.choice((0, 0, 3)),
             deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
@@ -139,6 +140,18 @@ class Walk:
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
+
+    def kind(self) -> dict[str, object]:
+        """One choice, several, or the beams of a search."""
+        rng = self.rng
+        if rng.random() < 0.85:
+            return {"n": rng.choice((1, 1, 1, 2, 3))}
+        width = rng.choice((1, 2, 3, 4))
+        ends = rng.choice(((), (5, 17), tuple(range(9))))
+        return {
+            "n": width,
+            "beams": BeamRule(rng.randint(1, width), rng.choice((0.0, 1.0, 1.0)), rng.random() < 0.3, ends),
+        }
 
     def submit_chunks(self) -> None:
         """A prompt of preloads in any order: where two are there, what is behind the first is blended."""
@@ -184,7 +197,8 @@ class Walk:
             self.simulation.cancel(client, self.rng.choice(("client_cancel", "client_disconnect")))  # type: ignore[arg-type]
 
     def stop_choice(self) -> None:
-        for client in self.rng.sample(self.live(), min(1, len(self.live()))):
+        live = [client for client in self.live() if client.beams is None]  # type: ignore[attr-defined]
+        for client in self.rng.sample(live, min(1, len(live))):
             index = self.rng.randrange(len(client.seeds))  # type: ignore[attr-defined]
             got = client.got[index]  # type: ignore[attr-defined]
             if got and index not in client.ended and index not in client.cuts:  # type: ignore[attr-defined]
@@ -335,6 +349,8 @@ def test_walks_reach_every_corner() -> None:
         "loaded_blocks",
         "prefix_hit_tokens",
         "mixed_steps",
+        "beam_steps",
+        "beam_forks",
         "requests_attached",
         "requests_finished",
         "requests_cancelled",
