@@ -89,8 +89,8 @@ def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
     """The payer of the siblings' common blocks leaves: the next one that still holds them pays."""
     if sequence.choice.request.beams is not None:
         left = [item for item in sequence.together if item is not sequence and item.epoch == sequence.epoch]
-        for other in left:
-            accrue(other, block_bytes, now_us)
+        for item in left:
+            accrue(item, block_bytes, now_us)
         split_shared(left)
         return
     if sequence.unpaid_blocks:

@@ -129,7 +129,8 @@ class BeamSearch:
         """Gives each continuation a beam: its parent's own, or that of a beam which does not go on."""
         parents = {candidate.parent for candidate in going}
         spare = [beam for beam in range(self.width) if beam not in parents]
-        sums, paths, order = [-inf] * self.width, [()] * self.width, []
+        sums, order = [-inf] * self.width, list[int]()
+        paths: list[tuple[TokenScore, ...]] = [()] * self.width
         moves: list[Move] = []
         for candidate in going:
             if candidate.parent in parents:
