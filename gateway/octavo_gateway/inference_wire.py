@@ -146,6 +146,7 @@ def _fill_delta(message: pb.Delta, delta: Delta) -> None:
     message.logprobs.extend(_logprob_message(logprob) for logprob in delta.logprobs)
     message.token_end = delta.token_end
     message.byte_end = delta.byte_end
+    message.call_parts.extend(pb.ToolCallPart(**asdict(part)) for part in delta.call_parts)
     if delta.finish_reason is not None:
         message.finish_reason = FINISH_REASONS[delta.finish_reason]
         message.stop_hit = delta.stop_hit

@@ -148,6 +148,7 @@ class Core:
     def collect(self, gateway: int) -> list[Update]:
         """What the gateway's stream is owed now; call it when the stream is writable."""
         connection = self.cell.fleet.gateways.get(gateway)
+        self.cell.fleet.collected = object()
         return collect(self.cell, connection) if connection is not None else []
 
     def drain(self) -> None:

@@ -26,20 +26,22 @@ def charge(
     advanced: Items[Sequence],
     counts: Items[int],
     contexts: Items[int],
-    prefilled: Mapping[int, int],
+    prefilled: Mapping[Sequence, int],
 ) -> bool:
     """Splits `wall_us` of the worker's `steps` over the sequences that `advanced` in them, and charges their decodes.
 
     The prefill of a first residency was charged when it was admitted, and no tenant pays for a recompute.
 
-    Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them (by their
-    place) that had sampled nothing in this residency before, with the positions computed for them. False: it could not be split.
+    Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them
+    that had sampled nothing in this residency before, with the positions computed for them. False: it could not be split.
     """
     costs = worker.costs
     decode_us, context_us = costs.decode_seq_us, costs.context_token_us
     weights = [decode_us * count + context_us * context for count, context in zip(counts, contexts, strict=True)]
-    for at, tokens in prefilled.items():
-        weights[at] = costs.prefill_token_us * tokens + context_us * contexts[at]
+    if prefilled:
+        for at, sequence in enumerate(advanced):
+            if sequence in prefilled:
+                weights[at] = costs.prefill_token_us * prefilled[sequence] + context_us * contexts[at]
     total = sum(weights)
     if wall_us <= 0 or total <= 0:
         return wall_us <= 0
@@ -57,8 +59,8 @@ def charge(
             for account in accounts:
                 account.virtual_us += weight * predicted * account.per_us
         return True
-    for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):
-        if at not in prefilled:
+    for sequence, weight in zip(advanced, weights, strict=True):
+        if sequence not in prefilled:
             sequence.cost.decode_us += weight * scale
             for account in sequence.accounts:
                 account.virtual_us += weight * predicted * account.per_us

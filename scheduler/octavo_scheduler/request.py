@@ -111,7 +111,7 @@ class _EachToken:
     """What each token of a sequence touches lies together: a base's slots come first, and each class's by their names."""
 
     __slots__ = ("accounts", "blocks", "calm_until", "computed_len", "cost", "deliveries", "length", "max_positions",
-                 "output", "stopping")  # fmt: skip
+                 "output", "owed_at", "stopping")  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -157,7 +157,8 @@ class Sequence(_EachToken):
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
     split_len: int = 0  # of a beam that goes on where it was: positions that its group's leader computes for it
-    calm_until: int = 0  # it decodes, and up to here nothing of it but its table need be looked at (reports.py)
+    calm_until: int = 0  # it decodes, and up to here nothing of it need be looked at (reports.py)
+    owed_at: object = None  # Fleet.owing() as of when its deliveries were last found dirty
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
     deliveries: list[Delivery] = field(init=False, repr=False)

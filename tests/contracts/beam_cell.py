@@ -36,7 +36,13 @@ class BeamCell:
     """One worker over `backend`, one gateway."""
 
     def __init__(
-        self, backend: Backend, kind: type[Engine] = Engine, *, num_blocks: int = 0, max_seqs: int = 16, budget: int = 32
+        self,
+        backend: Backend,
+        kind: type[Engine] = Engine,
+        *,
+        num_blocks: int = 0,
+        max_seqs: int = 16,
+        budget: int = 32,
     ) -> None:
         self.now_us = 1_000_000
         self.core = Core(Policy(max_num_seqs=max_seqs, default_output_tokens=1, max_overcommit=8.0), self.now_us)

@@ -61,14 +61,26 @@ class CallBody(msgspec.Struct, frozen=True):
     id: str
     function: CalledFunction
     type: str = "function"
-    index: int | UnsetType = UNSET
-    """In a chunk only."""
+
+
+class CalledPart(msgspec.Struct, frozen=True):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class CallPartBody(msgspec.Struct, frozen=True):
+    """What a call in a chunk grew by; all but index and arguments with its first part only."""
+
+    index: int
+    function: CalledPart
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
-    tool_calls: list[CallBody] | UnsetType = UNSET
+    tool_calls: list[CallPartBody] | UnsetType = UNSET
 
 
 class ChatMessageBody(msgspec.Struct, frozen=True):

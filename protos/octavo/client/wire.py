@@ -18,6 +18,7 @@ from octavo.client.types import (
     Timings,
     TokenLogprob,
     ToolCall,
+    ToolCallPart,
     Usage,
 )
 from octavo.errors import InvalidRequest
@@ -249,6 +250,9 @@ def chunk_of(delta: pb.Delta) -> Chunk:
         finish_reason=_FINISH.get(delta.finish_reason, ""),
         stop_hit=delta.stop_hit,
         tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in delta.tool_calls),
+        call_parts=tuple(
+            [ToolCallPart(part.number, part.id, part.name, part.arguments, part.end) for part in delta.call_parts]
+        ),
     )
 
 
