@@ -8,6 +8,7 @@ from octavo.packing import pack_u32, unpack_u32
 from octavo.v1 import scheduler_pb2, worker_pb2
 
 from octavo_gateway.admission import AdmittedRequest, Limits, Sampling
+from octavo_gateway.beams import write_beams
 from octavo_gateway.choice import RawLogprob
 from octavo_gateway.live import LiveRequest, TravelledTimes
 from octavo_gateway.request_state import dump_state
@@ -31,7 +32,7 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
     remaining_us = 0
     if live.deadline is not None:
         remaining_us = max(1, int((live.deadline - now) * 1e6))
-    return scheduler_pb2.Submit(
+    submit = scheduler_pb2.Submit(
         request_id=live.wire_id,
         attempt=live.attempt,
         tenant=admitted.tenant,
@@ -68,6 +69,9 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
             ],
         ),
     )
+    if admitted.beams is not None:
+        write_beams(submit, admitted.beams, admitted.sampling, admitted.n)
+    return submit
 
 
 def sampling_message(sampling: Sampling) -> worker_pb2.SamplingParams:
@@ -126,6 +130,8 @@ def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent, kind: str 
     elif kind == "choice_finished":
         ended = event.choice_finished
         live.on_choice_finished(ended.index, ended.reason, ended.stop_token)
+        if ended.HasField("score"):
+            live.on_beam(ended.index, ended.score, ended.cumulative_logprob)
     elif kind == "finished":
         end = event.finished
         live.on_finished(
