@@ -45,8 +45,9 @@ class Beams:
 def check_beams(params: RequestParams, limits: Limits) -> Beams | None:
     """The search that is asked for; None: none is. Raises InvalidRequest naming the field and the fix."""
     if not params.beam_width:
-        for name, given in (("length_penalty", params.length_penalty), ("early_stopping", params.early_stopping)):
-            if given not in (None, False, 1):
+        given = {"length_penalty": params.length_penalty not in (None, 1), "early_stopping": params.early_stopping}
+        for name in given:
+            if given[name]:
                 raise check.invalid(name, "only a beam search takes it; set beam_width, or leave it out")
         return None
     width = check.integer("beam_width", params.beam_width, 1, min(MAX_WIDTH, limits.max_choices))
