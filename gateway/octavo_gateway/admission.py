@@ -19,7 +19,8 @@ from octavo.packing import pack_keys
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.beams import Beams, check_beams, without_draws
 from octavo_gateway.caching.rules import check_cache
-from octavo_gateway.caching.tools import check_tools, shown_tools, tool_names
+from octavo_gateway.caching.tools import callable_names, check_tools, shown_tools
+from octavo_gateway.call_opening import is_forced
 from octavo_gateway.chat import ChatRenderer, check_messages
 from octavo_gateway.requests import PromptChunk, RequestParams
 from octavo_gateway.tokenizer import Tokenizer
@@ -87,6 +88,7 @@ class TextRules:
     skip_special_tokens: bool = True
     echo: bool = False
     tools: frozenset[str] = frozenset()  # functions that the model may call
+    opening: str = ""  # of a call that the answer must be: its first words, which the prompt ended with
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ class Admission:
         if params.echo and params.kind != "generate":
             raise check.invalid("echo", "it is for raw prompts only; leave it out")
         check_tools(params)
+        self._opening(params)
         self._check_prompt(params, limits)
 
     def check_sampling(self, params: RequestParams, limits: Limits) -> None:
@@ -173,6 +176,10 @@ class Admission:
         """UnknownModel unless `model` is empty or the served one."""
         if model not in ("", self.model):
             raise UnknownModel(f"model: {model[:80]!r} is not served here; use {self.model!r}", field="model")
+
+    def _opening(self, params: RequestParams) -> str:
+        """What the answer begins with; empty unless it must be a call. FeatureOff when this model's template has no such opening."""
+        return self.chat.opening(params.tool_choice) if is_forced(params.tool_choice) else ""
 
     def _check_prompt(self, params: RequestParams, limits: Limits) -> None:
         if params.kind == "chat":
@@ -200,7 +207,10 @@ class Admission:
         """Prompt ids of a checked request; may run in a thread."""
         if params.kind == "chat":
             return self.chat.encode(
-                params.messages, add_generation_prompt=params.add_generation_prompt, tools=shown_tools(params)
+                params.messages,
+                add_generation_prompt=params.add_generation_prompt,
+                tools=shown_tools(params),
+                opening=self._opening(params),
             )
         if params.prompt_ids is not None:
             return list(params.prompt_ids)
@@ -246,7 +256,8 @@ class Admission:
                 min_tokens=params.min_tokens,
                 skip_special_tokens=params.skip_special_tokens,
                 echo=params.echo,
-                tools=tool_names(shown_tools(params)),
+                tools=callable_names(params),
+                opening=self._opening(params),
             ),
             max_tokens=max_tokens,
             n=n,

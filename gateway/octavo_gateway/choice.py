@@ -43,7 +43,8 @@ class TokenGap(Exception):
 class ChoiceOutput:
     """Grows by `accept` until `finish_reason` is set; ids and text that were given out never change.
 
-    `ends[i]` is the UTF-8 length of the text after token i; `head` (the echoed prompt) comes before all of it. `call_parts`: what
+    `ends[i]` is the UTF-8 length of the text after token i; `head` (the echoed prompt, or the opening of a
+    call) comes before all of it. `call_parts`: what
     tool calls grew by, each with the number of tokens after which it was known.
     """
 
@@ -73,7 +74,8 @@ class ChoiceOutput:
         self.pieces: list[str] = []
         self.ends = array("Q")
         self.logprobs: list[RawLogprob | None] = []
-        self.head = tokenizer.decode(prompt_ids, skip_special_tokens=rules.skip_special_tokens) if rules.echo else ""
+        echoed = tokenizer.decode(prompt_ids, skip_special_tokens=rules.skip_special_tokens) if rules.echo else ""
+        self.head = rules.opening or echoed
         self.tail = ""
         self.finish_reason: FinishWord | None = None
         self.stop_hit = ""
@@ -82,6 +84,8 @@ class ChoiceOutput:
         self.tool_calls: list[Call] = []
         self.call_parts: list[tuple[int, CallPart]] = []
         self._split = ToolText(rules.tools) if rules.tools else None
+        if self._split is not None:
+            self._split.feed(rules.opening)
         self._rules = rules
         skipped = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
         # With echo the prompt is shown whole, an unfinished character included.

@@ -98,6 +98,11 @@ def can_ever_hold(shape: Shape, prompt_tokens: int, max_tokens: int, choices: in
     return need <= shape.usable_blocks and choices <= shape.max_seqs
 
 
+def size_of(request: Request, choices: int) -> tuple[int, int, int, bool]:
+    """What decides where so many choices of it can ever run: the arguments of `can_ever_hold` behind the shape."""
+    return len(request.prompt), request.max_tokens, choices, request.beams is not None
+
+
 MAX_PREEMPTIONS = 4
 """A choice that was preempted so often is seated to its end the next time, and is nobody's victim any more."""
 

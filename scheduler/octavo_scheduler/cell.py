@@ -65,6 +65,7 @@ COUNTERS = (
     "recomputed_tokens",
     "prefix_hit_tokens",
     "prefix_spreads",
+    "passing_starts",
     "tier_hit_tokens",
     "prefill_tokens",
     "decode_tokens",

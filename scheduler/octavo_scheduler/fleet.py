@@ -481,7 +481,11 @@ class Fleet:
 
     def open_to(self, pool: str, now_us: int) -> list[Worker]:
         """Those of `accepting` that are healthy, and whose admission no failed allocation has closed."""
-        return [worker for worker in self.accepting(pool) if worker.healthy and worker.closed_until_us <= now_us]
+        accepting = self.accepting(pool)
+        for worker in accepting:
+            if not worker.healthy or worker.closed_until_us > now_us:
+                return [item for item in accepting if item.healthy and item.closed_until_us <= now_us]
+        return accepting  # mostly
 
     def shapes(self, pool: str = "") -> list[Shape]:
         """The different shapes among the workers that accept, of one pool or of all; few, however many workers there are."""

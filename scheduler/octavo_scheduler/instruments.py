@@ -54,6 +54,7 @@ CELL_COUNTERS: Final = (
     ),
     ("prefix_hit_tokens", "Prompt tokens whose KV was in the pool at an admission."),
     ("prefix_spreads", "Admissions to a worker that held less of the prompt than a busier one: the prefix spreads."),
+    ("passing_starts", "Admissions past a request that waits, on workers that it could not run on."),
     ("tier_hit_tokens", "Prompt tokens whose KV came from a kvstore."),
     ("prefill_tokens", "Prompt tokens computed."),
     ("beam_steps", "Steps of beam searches, each of all its beams."),

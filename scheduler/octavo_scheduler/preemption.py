@@ -17,7 +17,7 @@ from octavo_scheduler.admission import Plan, growth_of, is_protected, margin_blo
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.moves.swap import swap_us
-from octavo_scheduler.policy import Policy
+from octavo_scheduler.policy import FAIR, Policy
 from octavo_scheduler.request import Request, Sequence
 from octavo_scheduler.tiers import Directory
 
@@ -115,7 +115,7 @@ def may_displace(request: Request, other: Request, policy: Policy) -> bool:
     if other.priority >= request.priority or any(is_protected(choice) for choice in other.choices):
         return False
     order = policy.order_of(request.slo_class)
-    return order in ("priority", "slo") or (order in ("fair", "slo-fair") and other.tenant == request.tenant)
+    return order in ("priority", "slo") or (order in FAIR and other.tenant == request.tenant)
 
 
 def cheapest_displacement(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence as Items
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
 from octavo_scheduler.beams import group as beams
@@ -122,7 +123,7 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     fresh: list[Sequence] = []
     prefilled: dict[Sequence, int] = {}
     owed: list[Delivery] = []
-    said = tokens if singly else _in_pieces(tokens, counts)
+    said: Items[Any] = tokens if singly else _in_pieces(tokens, counts)
     for sequence, count, computed, new in zip(advanced, counts, report.computed_len, said, strict=True):
         before = sequence.computed_len
         if before + 1 == computed <= sequence.calm_until and singly:

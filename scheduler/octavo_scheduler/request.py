@@ -355,6 +355,7 @@ class Request:
     accounts: tuple[Account, ...] = ()  # whom its service is charged to, under fair policies
     latest_start_us: int = 0  # that meets its class's target, as of when it began to wait, under slo policies
     lost: bool = False  # waits, and can no longer meet its class's targets
+    passing: bool = False  # it started before one that waits for other workers
     deliveries: list[Delivery] = field(default_factory=list)
     orphaned_us: int = -1
     cancel: CancelState | None = None

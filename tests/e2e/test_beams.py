@@ -43,7 +43,7 @@ async def test_every_way_in_gives_the_same_beams(cluster: Cluster) -> None:
         streamed = client.generate_stream(PROMPT, **options)
         chunks = [chunk async for chunk in streamed]
     assert [list(choice.token_ids) for choice in answer.choices] == [plain.ids[at] for at in range(WIDTH)]
-    assert [choice.score for choice in answer.choices] == pytest.approx([end.score for end in ends])
+    assert [choice.score for choice in answer.choices] == pytest.approx([end.score for end in ends], rel=1e-3)
     assert len(early.choices) == 1
     assert single.choices[0].token_ids == greedy.choices[0].token_ids
     assert {chunk.index for chunk in chunks} == set(range(WIDTH)) and all(chunk.finish_reason for chunk in chunks)
@@ -61,7 +61,9 @@ async def test_every_way_in_gives_the_same_beams(cluster: Cluster) -> None:
         best = (await http.post("/v1/completions", json=body | {"n": 1, "best_of": WIDTH})).json()
         refused = await http.post("/v1/completions", json=body | {"temperature": 0.7})
     assert [choice["text"] for choice in whole["choices"]] == texts
-    assert [choice["octavo_beam"]["score"] for choice in whole["choices"]] == pytest.approx([e.score for e in ends])
+    assert [choice["octavo_beam"]["score"] for choice in whole["choices"]] == pytest.approx(
+        [e.score for e in ends], rel=1e-3
+    )
     assert [choice["text"] for choice in best["choices"]] == texts[:1]
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "temperature"
     after = (await cluster.settle()).counters
@@ -78,7 +80,7 @@ async def test_a_stop_string_cuts_the_finished_text(cluster: Cluster) -> None:
             await client.chat("Hi", top_p=0.5, **options)
     first = cut.choices[0]
     assert first.text == whole.choices[0].text.split(word)[0] and first.finish_reason == "stop"
-    assert first.score == pytest.approx(whole.choices[0].score)
+    assert first.score == pytest.approx(whole.choices[0].score, rel=1e-3)
     assert cut.usage.completion_tokens < whole.usage.completion_tokens
 
 

@@ -60,7 +60,7 @@ def test_what_does_not_go_with_it_is_refused(admission: Admission, given: dict, 
 
 
 def test_the_cell_s_own_limit_holds_too(admission: Admission) -> None:
-    with pytest.raises(InvalidRequest, match="^beam_width: 4 is out of range; use an integer from 1 to 3"):
+    with pytest.raises(InvalidRequest, match=r"^beam_width: 4 is out of range; use an integer from 1 to 3"):
         admit(admission, asked(), Limits(b"r" * 32, 16, 256, max_choices=3))
 
 
@@ -137,7 +137,7 @@ def test_http_names_are_vllm_s(body: str, width: int, n: int) -> None:
     ("body", "field"), [('"best_of": 3', "use_beam_search"), ('"use_beam_search": true, "n": 3, "best_of": 2', "n = 3")]
 )
 def test_best_of_alone_or_below_n_is_refused(body: str, field: str) -> None:
-    with pytest.raises(InvalidRequest, match="^best_of: ") as caught:
+    with pytest.raises(InvalidRequest, match=r"^best_of: ") as caught:
         completion_params(decode_body(b'{"prompt": "a", %s}' % body.encode(), CompletionBody))
     assert field in caught.value.message
 

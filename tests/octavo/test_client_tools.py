@@ -42,11 +42,13 @@ def test_a_tool_that_cannot_be_sent_is_named(tool: Any) -> None:
     assert caught.value.field == "tools[1]"
 
 
-def test_a_choice_that_is_no_word_is_named() -> None:
+def test_a_choice_is_a_word_or_names_a_function() -> None:
     choice: Any = {"type": "function", "function": {"name": "weather"}}
-    with pytest.raises(InvalidRequest, match="use auto or none") as caught:
-        chat_request(HELLO, {"tools": [TOOL], "tool_choice": choice})
-    assert caught.value.field == "tool_choice"
+    assert chat_request(HELLO, {"tools": [TOOL], "tool_choice": choice}).tool_choice == "function weather"
+    for wrong in ({"type": "function"}, 7, {"function": "weather"}):
+        with pytest.raises(InvalidRequest, match="use auto, none, required") as caught:
+            chat_request(HELLO, {"tools": [TOOL], "tool_choice": wrong})  # type: ignore[typeddict-item]
+        assert caught.value.field == "tool_choice"
 
 
 @pytest.mark.parametrize("call", [{}, {"function": {"name": "f"}}, "f", {"name": "f", "arguments": {}}])

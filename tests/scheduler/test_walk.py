@@ -11,10 +11,14 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from octavo_scheduler import seating
+from octavo_scheduler.admission import Plan, can_ever_hold, next_group, size_of
 from octavo_scheduler.beams.rule import BeamRule
+from octavo_scheduler.cell import Cell
 from octavo_scheduler.core import Core
 from octavo_scheduler.event_log import EventLog, replay
 from octavo_scheduler.events import Event
+from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update
 from octavo_scheduler.policy import Policy
@@ -27,6 +31,7 @@ from octavo_scheduler.preloads.cache_events import (
     PreloadRemoved,
 )
 from octavo_scheduler.preloads.rule import CacheRule, PromptChunk
+from octavo_scheduler.request import Request
 
 from tests.scheduler.chaos import ChaosWorker, sampling_of, tokens_of
 from tests.scheduler.chaos_store import ChaosStore
@@ -335,6 +340,42 @@ def test_where_pools_differ_nobody_stands_still(seed: int) -> None:
     assert not [why for why in simulation.closed if "progress" in why]
 
 
+@pytest.mark.parametrize("seed", [302, 308, 311])
+def test_nobody_passes_onto_a_worker_that_somebody_before_it_could_use(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where pools differ: asked of each worker anew, whatever the jam believes."""
+    before: list[Request] = []
+    passed = 0
+
+    class Watched(Jam):
+        def __init__(self, cell: Cell) -> None:
+            super().__init__(cell)
+            before.clear()
+
+        def hold(self, request: Request) -> None:
+            before.append(request)
+            super().hold(request)
+
+    def admit(cell: Cell, plan: Plan) -> None:
+        nonlocal passed
+        newcomer = plan.choices[0].request
+        for request in before if newcomer.queued and newcomer not in cell.arriving else ():
+            size = size_of(request, len(next_group(request.waiting_choices())))
+            of_pool = not request.pool or request.pool in plan.worker.labels
+            assert not (of_pool and can_ever_hold(plan.worker.shape(), *size)), (
+                f"{newcomer.request_id} takes what {request.request_id} waits for"
+            )
+            passed += 1
+        seat(cell, plan)
+
+    seat = seating.admit
+    monkeypatch.setattr("octavo_scheduler.core.Jam", Watched)
+    monkeypatch.setattr(seating, "admit", admit)
+    simulation = Walk(seed, smaller=9).run(2500)
+    assert (passed > 0) == (simulation.core.cell.counters["passing_starts"] > 0)
+
+
 def test_walks_reach_every_corner() -> None:
     """A walk that never preempts, loads or loses a worker would prove nothing."""
     total: dict[str, float] = {}
@@ -383,6 +424,7 @@ def test_walks_reach_every_corner() -> None:
         "workers_drained",
         "handed_over",
         "abandoned_copies",
+        "passing_starts",
     ):
         assert total[name] > 0, name
 

@@ -8,6 +8,7 @@ from typing import Any
 from octavo.errors import FieldViolation, InvalidRequest, OctavoError
 
 from octavo_gateway.caching.rules import one_salt
+from octavo_gateway.call_opening import NAMED
 from octavo_gateway.http.bodies import CacheBody, ChatBody, CompletionBody, GenerationBody, Message, PauseBody
 from octavo_gateway.requests import ChatMessage, RequestParams, ToolCall
 
@@ -89,13 +90,13 @@ def _tools(body: ChatBody) -> list[dict[str, Any]]:
 
 
 def _tool_choice(body: ChatBody) -> str:
-    """A named function becomes its name, which the gateway refuses as it does `required`."""
+    """As one word: an object that names a function becomes `function NAME`, any other is refused later."""
     choice = body.tool_choice
     if not isinstance(choice, dict):
         return choice or ""
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
-    return f"function {name}" if isinstance(name, str) else "an object"
+    return f"{NAMED}{name}" if isinstance(name, str) and choice.get("type") == "function" else "an object"
 
 
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:

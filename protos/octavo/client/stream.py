@@ -118,9 +118,8 @@ class AsyncStream:
         """Stops the request at the worker's next step; returns when its last block is back."""
         target = self._targets.current()
         try:
-            answer: pb.CancelResponse = await target.stub.Cancel(
-                pb.CancelRequest(request_id=self.request_id, reason=reason), timeout=30.0, metadata=self._metadata
-            )
+            request = pb.CancelRequest(request_id=self.request_id, reason=reason)
+            answer: pb.CancelResponse = await self._calls.ask(target, "cancel", request, 30.0, self._metadata)
         except grpc.aio.AioRpcError as error:
             raise error_from(error, target.address) from error
         return wire.cancellation_of(answer)

@@ -62,7 +62,7 @@ class RequestOptions(TypedDict, total=False):
     echo: bool
     skip_special_tokens: bool
     tools: Sequence[Mapping[str, Any]]
-    tool_choice: str
+    tool_choice: str | Mapping[str, Any]
 
 
 Prompt = str | Sequence[int]
@@ -125,17 +125,25 @@ def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequ
 def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb.ChatRequest:
     """The request for a conversation. Raises InvalidRequest naming the argument at fault."""
     context, sampling, rest = _parts(options)
-    choice = options.get("tool_choice") or ""
-    if not isinstance(choice, str):
-        raise InvalidRequest(f"tool_choice: {choice!r} is no word; use auto or none", field="tool_choice")
     return pb.ChatRequest(
         context=context,
         messages=wire_messages(messages),
         sampling=sampling,
         options=rest,
         tools=[_tool(i, tool) for i, tool in enumerate(options.get("tools") or ())],
-        tool_choice=choice,
+        tool_choice=_tool_choice(options.get("tool_choice") or ""),
     )
+
+
+def _tool_choice(choice: str | Mapping[str, Any]) -> str:
+    """A word, or OpenAI's `{"type": "function", "function": {"name": ...}}` as `function NAME`."""
+    try:
+        return choice if isinstance(choice, str) else f"function {choice['function']['name']}"
+    except (TypeError, KeyError) as error:
+        raise InvalidRequest(
+            f"tool_choice: {choice!r} names no function; use auto, none, required or 'function NAME'",
+            field="tool_choice",
+        ) from error
 
 
 def _tool(index: int, tool: Mapping[str, Any]) -> pb.Tool:

@@ -14,7 +14,7 @@ STRETCH times its own prefill after it. The number never changes, so `compose` s
 from __future__ import annotations
 
 from octavo_scheduler.policies.outlook import Outlook
-from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.policy import FAIR, SECOND_US
 from octavo_scheduler.request import Request
 
 STRETCH = 2.0
@@ -31,7 +31,7 @@ def prefill_turn(
     order: str, outlook: Outlook, request: Request, prefill_us: float, beside: float, now_us: int, number: int
 ) -> int:
     """The `rank` of an Admit under the policy `order`, below 2^64. The tenant runs `beside` others there; `number` decides between equal times."""
-    stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in ("fair", "slo-fair") else STRETCH
+    stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in FAIR else STRETCH
     virtual_us = now_us
     if order in ("slo", "slo-fair"):
         virtual_us = _by_slack(outlook, request, prefill_us, now_us) + int((stretch - STRETCH) * prefill_us)
