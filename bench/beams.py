@@ -63,7 +63,7 @@ def figures_of(rows: dict[str, list[tuple[float, float, float]]]) -> list[Figure
         for kind, found in rows.items():
             figures.append(figure_of(f"{name}/{kind}", [row[at] for row in found], unit, 0.5))
         pairs = zip(rows["beams"], rows["choices"], strict=True)
-        figures.append(figure_of(f"{name}/ratio", [beams[at] / choices[at] for beams, choices in pairs], "", 0.5))
+        figures.append(figure_of(f"{name}/ratio", [beams[at] / choices[at] for beams, choices in pairs], "ratio", 0.5))
     return figures
 
 

@@ -1,4 +1,4 @@
-"""Beam search as a request asks for it: what goes together with it, and how it travels to the scheduler.
+"""Beam search as a request asks for it: what goes together with it.
 
 It draws nothing, so that whatever shapes a draw is refused beside it. Stop strings are looked for in the text of each finished
 beam, which is then cut as any text; they do not steer the search, which knows tokens alone.
@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from octavo.packing import pack_u32
-from octavo.v1 import scheduler_pb2, worker_pb2
-
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.requests import RequestParams
 
 if TYPE_CHECKING:
-    from octavo_gateway.admission import Limits, Sampling
+    from octavo_gateway.admission import Limits
 
 MAX_WIDTH: Final = 10
 MAX_PENALTY: Final = 10.0
@@ -69,17 +66,3 @@ def check_beams(params: RequestParams, limits: Limits) -> Beams | None:
 def without_draws(params: RequestParams) -> RequestParams:
     """The model's own sampling defaults do not hold for a beam search: what changes nothing stands in their place."""
     return replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0)
-
-
-def write_beams(submit: scheduler_pb2.Submit, beams: Beams, sampling: Sampling, shown: int) -> None:
-    """Makes a submit of `shown` choices the search's: a choice for each beam, and rows as long as its steps need.
-
-    Of a beam's continuations as many may end as there are end tokens; behind them there must be `width` that do not.
-    """
-    for _ in range(shown, beams.width):
-        submit.choices.add()
-    message = submit.beams
-    message.shown, message.length_penalty, message.early_stopping = shown, beams.length_penalty, beams.early_stopping
-    message.stop_ids, message.logprobs = pack_u32(sampling.stop_ids), sampling.logprobs
-    row = max(2 * beams.width, beams.width + len(sampling.stop_ids), sampling.logprobs)
-    submit.sampling.CopyFrom(worker_pb2.SamplingParams(top_p=1, repetition_penalty=1, logprobs=row, beam=True))
