@@ -450,6 +450,8 @@ class Request:
     def size_bytes(self) -> int:
         """About what it costs to keep for replay."""
         outputs = sum(4 * len(choice.output) + sum(map(len, choice.logprobs or ())) for choice in self.choices)
+        told = [choice.hypothesis.told for choice in self.choices if choice.hypothesis is not None]
+        outputs += sum(96 + 24 * len(score.top_tokens) for path in told for score in path)
         return 512 + 4 * len(self.prompt) + outputs + 64 * len(self.prompt_keys) + len(self.gateway_state)
 
     def retire_if_done(self) -> None:
