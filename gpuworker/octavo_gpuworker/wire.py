@@ -37,10 +37,11 @@ TAG_BYTES = 16
 
 def orders_from(message: pb.Orders) -> Iterator[Order]:
     """The orders of one message, one for each: the audit counts them."""
+    received_ns = time.time_ns()
     for order in message.orders:
         match kind := order.WhichOneof("order"):
             case "admit":
-                yield _admit(order.admit)
+                yield _admit(order.admit, received_ns)
             case "grant":
                 yield GrantOrder(order.grant.seq, unpack_u32(order.grant.block_ids))
             case "fork":
@@ -94,7 +95,7 @@ def _fork(fork: pb.Fork) -> ForkOrder:
     return ForkOrder(seqs, parents, tokens)
 
 
-def _admit(admit: pb.Admit) -> AdmitOrder:
+def _admit(admit: pb.Admit, received_ns: int) -> AdmitOrder:
     return AdmitOrder(
         seq=admit.seq,
         slot=admit.slot,
@@ -120,7 +121,7 @@ def _admit(admit: pb.Admit) -> AdmitOrder:
         traceparent=admit.traceparent,
         request_id=admit.request_id,
         dispatch_us=admit.dispatch_us,
-        received_ns=time.time_ns(),
+        received_ns=received_ns,
     )
 
 

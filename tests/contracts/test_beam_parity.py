@@ -91,10 +91,10 @@ def frequent(model: Any, prompt: list[int], width: int) -> tuple[int, ...]:
 
 
 @ENGINES
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("width", [1, 2, 5, 10])
 def test_beams_are_those_of_transformers(pair: tuple[Any, Any], kind: type[Engine], width: int) -> None:
     cell = cell_of(pair, kind)
-    lengths = (1, 9, 24)
+    lengths = (1, 18)
     told = {
         (at, most): cell.submit(f"{at}/{most}", prompt, most, width=width)
         for at, prompt in enumerate(PROMPTS)
@@ -113,7 +113,7 @@ def test_end_tokens_end_hypotheses_as_there(pair: tuple[Any, Any], early: bool, 
     cell = cell_of(pair)
     cases = []
     for at, prompt in enumerate(PROMPTS):
-        for width in (2, 4):
+        for width in (3,) if at else (2, 4):
             ends = frequent(pair[0], prompt, width)
             told = cell.submit(f"{at}/{width}", prompt, 16, width=width, penalty=penalty, early=early, stop_ids=ends)
             cases.append((prompt, width, ends, told))
@@ -122,7 +122,7 @@ def test_end_tokens_end_hypotheses_as_there(pair: tuple[Any, Any], early: bool, 
         options = {"ends": ends, "length_penalty": penalty, "early_stopping": early}
         assert ours(told) == reference(pair[0], prompt, width, 16, **options)
         stopped += sum(end.reason == "stop" and end.stop_token in ends for end in told.ends.values())
-    assert stopped > 4 or penalty > 1, "the end tokens ended next to nothing"
+    assert stopped > 2 or penalty > 1, "the end tokens ended next to nothing"
 
 
 @ENGINES
