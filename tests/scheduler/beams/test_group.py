@@ -154,6 +154,24 @@ def test_a_resubmit_to_another_scheduler_searches_again() -> None:
     ends_well(anew, again)
 
 
+def test_whoever_attaches_is_told_the_same_at_the_end() -> None:
+    """While it searches there is nothing to tell; afterwards the stored result is told from its beginning."""
+    simulation = cell()
+    client = search(simulation, 3, 10, BeamRule(2))
+    run(simulation, 6)
+    second = simulation.add_gateway()
+    for _ in range(2):  # while it runs, and when it has ended
+        reader = Client(client.request_id, second, PROMPT, 10, client.seeds, [], beams=client.beams)
+        simulation.gateways[second][client.request_id] = reader
+        simulation.attach(second, client.request_id)
+        simulation.deliver(second)
+        assert reader.accepted and bool(any(reader.got)) == bool(client.outcome)
+        simulation.settle()
+        simulation.deliver(second)
+        assert reader.outcome == client.outcome == "finished" and reader.got == client.got and len(reader.ended) == 2
+    simulation.check_clean()
+
+
 def test_searches_beside_each_other_and_ordinary_requests() -> None:
     simulation = cell(max_seqs=12, num_blocks=120)
     clients = [search(simulation, 3, 15, BeamRule(3)), search(simulation, 4, 20, BeamRule(1, early_stopping=True))]
