@@ -36,10 +36,11 @@ TAG_BYTES = 16
 
 def orders_from(message: pb.Orders) -> Iterator[Order]:
     """The orders of one message, one for each: the audit counts them."""
+    received_ns = time.time_ns()
     for order in message.orders:
         match kind := order.WhichOneof("order"):
             case "admit":
-                yield _admit(order.admit)
+                yield _admit(order.admit, received_ns)
             case "grant":
                 yield GrantOrder(order.grant.seq, unpack_u32(order.grant.block_ids))
             case "update":
@@ -84,7 +85,7 @@ def _tags(packed: bytes) -> list[bytes]:
     return [packed[at : at + TAG_BYTES] for at in range(0, len(packed), TAG_BYTES)]
 
 
-def _admit(admit: pb.Admit) -> AdmitOrder:
+def _admit(admit: pb.Admit, received_ns: int) -> AdmitOrder:
     return AdmitOrder(
         seq=admit.seq,
         slot=admit.slot,
@@ -107,7 +108,7 @@ def _admit(admit: pb.Admit) -> AdmitOrder:
         traceparent=admit.traceparent,
         request_id=admit.request_id,
         dispatch_us=admit.dispatch_us,
-        received_ns=time.time_ns(),
+        received_ns=received_ns,
     )
 
 

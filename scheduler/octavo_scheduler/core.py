@@ -130,6 +130,8 @@ class Core:
                 self._offload(worker)
             if worker.orders_due():
                 effects.orders.append((worker.epoch, worker.take_orders()))
+        for loads in cell.loads.values():
+            loads.touch(touched)
         touched.clear()
         timer_us, audit_us = cell.timers.next_us, self._next_audit_us
         effects.next_wakeup_us = timer_us if 0 < timer_us < audit_us else audit_us
@@ -414,4 +416,5 @@ class Core:
         cell.fleet.tidy_heads()
         pauses.tick(cell)
         cell.caching.drop_ended_pins()
+        drop.tidy(cell)
         build.tend(cell)

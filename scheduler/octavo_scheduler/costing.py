@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.policies.account import Account
 from octavo_scheduler.request import Cost, Request, Sequence
 
 
@@ -49,15 +50,17 @@ def charge(
     # tenants are charged what such steps are predicted to take: a slow moment of the machine is nobody's fault
     predicted = 1 + steps * costs.fixed_us / total
     if not prefilled:  # nearly every report
+        payers: tuple[Account, ...] = ()  # mostly the same ones, one after another
+        due = 0.0
         for sequence, weight in zip(advanced, weights, strict=True):
             sequence.cost.decode_us += weight * scale
-            accounts = sequence.accounts
-            if len(accounts) == 1:
-                account = accounts[0]
-                account.virtual_us += weight * predicted * account.per_us
-                continue
-            for account in accounts:
-                account.virtual_us += weight * predicted * account.per_us
+            if sequence.accounts is not payers:
+                for account in payers:
+                    account.charge(due * predicted)
+                payers, due = sequence.accounts, 0.0
+            due += weight
+        for account in payers:
+            account.charge(due * predicted)
         return True
     for sequence, weight in zip(advanced, weights, strict=True):
         if sequence not in prefilled:

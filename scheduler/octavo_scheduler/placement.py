@@ -24,6 +24,7 @@ from octavo_scheduler.admission import (
 from octavo_scheduler.books.path import Way
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.loads import Loads
 from octavo_scheduler.moves.offer import BOTH, DECODE, keeps, offer, pays, possible, split_roles, waits_for_credit
 from octavo_scheduler.policies.joining import has_its_share, joinable
 from octavo_scheduler.preloads import chunk_loads
@@ -123,8 +124,7 @@ def _best_on(
         return None
     routed = cell.uses("routing", request)
     if not (cell.fleet.has_stores or request.blended or (keys and keys[0] in cell.fleet.heads)):
-        cheapest = accepting[_cheapest(cell, accepting, group[0].length)]
-        plan = _plan(cell, cheapest, group, keys)
+        plan = _plan(cell, _cheapest(cell, accepting, group), group, keys)
         plan.fits = fits(plan, cell.policy, cell.history)
         if plan.fits:
             return plan
@@ -222,22 +222,15 @@ def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) ->
     return rated, most
 
 
-def _cheapest(cell: Cell, workers: list[Worker], length: int) -> int:
-    """Which of the workers is the cheapest for a prompt of which none holds anything: as `_rated`, in one pass."""
+def _cheapest(cell: Cell, workers: list[Worker], group: list[Choice]) -> Worker:
+    """The cheapest of the workers for a prompt of which none holds anything: as `_rated`, in one pass."""
+    pool, length = group[0].request.pool, group[0].length
+    loads, accepting = cell.loads.get(pool), cell.fleet.accepting(pool)
+    if loads is None or loads.workers is not accepting:
+        loads = cell.loads[pool] = Loads(accepting)
+    loads.touch(cell.touched)
     budget = max(1, cell.policy.max_num_batched_tokens)
-    blocks = blocks_for(length + 1, workers[0].block_tokens)
-    best, best_us = 0, float("inf")
-    for at, worker in enumerate(workers):
-        costs, tokens = worker.costs, length + worker.backlog
-        chunk_us = costs.fixed_us + len(worker.sequences) * costs.decode_seq_us
-        cost_us = -(-tokens // budget) * chunk_us + tokens * costs.prefill_token_us
-        if cost_us < best_us:
-            if blocks > worker.pool.empty_blocks:
-                cost_us += pressure_us(worker, blocks)
-                if cost_us >= best_us:
-                    continue
-            best, best_us = at, cost_us
-    return best
+    return loads.cheapest(workers, length, budget, blocks_for(length + 1, workers[0].block_tokens))
 
 
 def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -> Rating:

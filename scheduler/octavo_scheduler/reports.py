@@ -216,11 +216,11 @@ def _low_water(cell: Cell, worker: Worker) -> int:
     Calm sequences were found to have `calm_water` of them ahead: as that is no less, none need be looked at.
     """
     low = ahead_tokens(worker, cell.policy)
-    if low > worker.calm_water:
-        for sequence in worker.sequences.values():
-            sequence.calm_until = 0
     if not low <= worker.calm_water <= 2 * low:
-        worker.calm_water = low + low // 8 + 1
+        more = low + low // 8 + 1 - worker.calm_water
+        worker.calm_water += more
+        for sequence in worker.sequences.values() if more > 0 else ():
+            sequence.calm_until -= more
     return low
 
 
@@ -266,11 +266,16 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
     full = sequence.computed_len // size
     while sequence.walked < full:
         at = sequence.walked
-        keys = choice.keys(max(0, at - 1), full, size)
-        if not keys:
-            sequence.walked = full
-            return
-        parent = keys.pop(0) if at else None
+        link = choice.link(at, size) if full == at + 1 else None
+        if link is not None:  # a decode has filled a block
+            parent: bytes | None = link[0]
+            keys = [link[1]]
+        else:
+            keys = choice.keys(max(0, at - 1), full, size)
+            if not keys:
+                sequence.walked = full
+                return
+            parent = keys.pop(0) if at else None
         if parent is not None and parent not in index.block_of:
             # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
             sequence.walked = at - 1

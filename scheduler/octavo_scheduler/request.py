@@ -155,7 +155,9 @@ class Sequence(_EachToken):
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
-    calm_until: int = 0  # it decodes, and up to here nothing of it need be looked at (reports.py)
+    calm_until: int = (
+        0  # it decodes, and up to here nothing of it need be looked at (reports.py); below computed_len: not so
+    )
     owed_at: object = None  # Fleet.owing() as of when its deliveries were last found dirty
     # of its choice and request, for who goes over many sequences: each object on the way there is a miss of the CPU's cache
     output: array[int] = field(init=False, repr=False)
@@ -224,6 +226,18 @@ class Choice:
             parent = chain[-1] if chain else self.request.namespace_root
             self.output_keys.append(block_key(parent, self._slice(at * block_tokens, (at + 1) * block_tokens)))
         return self.output_keys[index - len(prompt_keys)]
+
+    def link(self, index: int, block_tokens: int) -> tuple[bytes, bytes] | None:
+        """Keys of full block `index` and of the one before it when it is the next without a key; None: ask `keys`."""
+        request, said = self.request, self.output_keys
+        of_prompt = request.prompt_keys
+        chain = said or of_prompt
+        if len(of_prompt) + len(said) != index or not chain or len(of_prompt) != len(request.prompt) // block_tokens:
+            return None
+        parent = chain[-1]
+        key = block_key(parent, self._slice(index * block_tokens, (index + 1) * block_tokens))
+        said.append(key)
+        return parent, key
 
     def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
         """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""

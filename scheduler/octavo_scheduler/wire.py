@@ -103,8 +103,15 @@ def read_rule(message: pb.CacheRule) -> CacheRule:
     )
 
 
-def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) -> events.Event | None:
-    """Any order of a gateway as an event; None for hello and heartbeats. Raises WireError."""
+def read_gateway(message: pb.AttachGatewayRequest, gateway: int, now_us: int) -> Iterator[events.Event]:
+    """The events of a gateway's message, all read at `now_us`; none for hello and heartbeats. Raises WireError."""
+    orders = message.many.orders if message.HasField("many") else (message,)
+    for order in orders:
+        if (event := _read_order(order, gateway, now_us)) is not None:
+            yield event
+
+
+def _read_order(message: pb.AttachGatewayRequest, gateway: int, now_us: int) -> events.Event | None:
     kind = message.WhichOneof("message")
     if kind == "submit":
         return read_submit(message.submit, gateway, now_us)

@@ -81,12 +81,21 @@ def check_shortcuts(cell: Cell) -> None:
     assert cell.newcomer is None, "an event has left a newcomer behind"
     timers = cell.timers
     assert timers.next_us == (min(entry[0] for entry in timers._heap) if len(timers) else 0)
+    for pool, loads in cell.loads.items():
+        assert loads.workers is not cell.fleet.accepting(pool) or not loads.wrong(), (
+            "an event has touched a worker unseen"
+        )
     for worker in cell.fleet.workers.values():
         assert cell.fleet.heads.issuperset(worker.index.heads()), "a worker holds a head that the fleet does not know"
         for sequence in worker.sequences.values():
             first = sequence.choice.request.prompt_keys[:1]
             assert not (first and first[0] in sequence.pending_keys) or first[0] in cell.fleet.heads
-            if sequence.calm_until:
+            if sequence.calm_until > sequence.computed_len:
+                covered, ends = len(sequence.blocks) * worker.block_tokens, sequence.calm_until
+                ahead = sequence.length - sequence.computed_len + worker.calm_water
+                assert ends <= covered and (covered >= sequence.max_positions or ends + ahead <= covered), (
+                    "hunger unseen"
+                )
                 assert sequence.first_token_us >= 0 and sequence.choice.phase is Phase.RUNNING
                 assert sequence.calm_until < (sequence.walked + 1) * worker.block_tokens, "a full block would be missed"
 

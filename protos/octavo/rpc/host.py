@@ -31,7 +31,7 @@ from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.rpc.logs import start_logging
 from octavo.rpc.settings import Settings, load_settings, manifest_keys
 from octavo.rpc.tracing import start_tracing
-from octavo.rpc.wakeups import shorten_slices
+from octavo.rpc.wakeups import SWITCH_INTERVAL_S, shorten_slices
 from octavo.v1 import admin_pb2_grpc
 
 State = Literal["starting", "serving", "draining", "not_serving"]
@@ -245,6 +245,7 @@ def settings_help(name: str) -> str:
 
 
 async def _run(name: str, setup: Setup, settings: Settings) -> int:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         host = Host(name, settings)
     except OctavoError as refused:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachGatewayRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "stop_choice", "attach", "heartbeat", "pause")
+    __slots__ = ("hello", "submit", "cancel", "stop_choice", "attach", "heartbeat", "pause", "many")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class AttachGatewayRequest(_message.Message):
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    MANY_FIELD_NUMBER: _ClassVar[int]
     hello: GatewayHello
     submit: Submit
     cancel: CancelOrder
@@ -24,7 +25,14 @@ class AttachGatewayRequest(_message.Message):
     attach: AttachOrder
     heartbeat: Heartbeat
     pause: PauseOrder
-    def __init__(self, hello: _Optional[_Union[GatewayHello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[CancelOrder, _Mapping]] = ..., stop_choice: _Optional[_Union[StopChoice, _Mapping]] = ..., attach: _Optional[_Union[AttachOrder, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pause: _Optional[_Union[PauseOrder, _Mapping]] = ...) -> None: ...
+    many: GatewayOrders
+    def __init__(self, hello: _Optional[_Union[GatewayHello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[CancelOrder, _Mapping]] = ..., stop_choice: _Optional[_Union[StopChoice, _Mapping]] = ..., attach: _Optional[_Union[AttachOrder, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pause: _Optional[_Union[PauseOrder, _Mapping]] = ..., many: _Optional[_Union[GatewayOrders, _Mapping]] = ...) -> None: ...
+
+class GatewayOrders(_message.Message):
+    __slots__ = ("orders",)
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    orders: _containers.RepeatedCompositeFieldContainer[AttachGatewayRequest]
+    def __init__(self, orders: _Optional[_Iterable[_Union[AttachGatewayRequest, _Mapping]]] = ...) -> None: ...
 
 class AttachGatewayResponse(_message.Message):
     __slots__ = ("welcome", "events", "heartbeat")
@@ -67,7 +75,7 @@ class GatewayHello(_message.Message):
     def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., takes_runs: _Optional[bool] = ...) -> None: ...
 
 class GatewayWelcome(_message.Message):
-    __slots__ = ("scheduler_boot_id", "ready", "root_key", "block_tokens", "max_model_len", "max_choices", "max_request_blocks", "model", "namespace_generations")
+    __slots__ = ("scheduler_boot_id", "ready", "root_key", "block_tokens", "max_model_len", "max_choices", "max_request_blocks", "model", "namespace_generations", "takes_many")
     class NamespaceGenerationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +92,7 @@ class GatewayWelcome(_message.Message):
     MAX_REQUEST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_MANY_FIELD_NUMBER: _ClassVar[int]
     scheduler_boot_id: str
     ready: bool
     root_key: bytes
@@ -93,7 +102,8 @@ class GatewayWelcome(_message.Message):
     max_request_blocks: int
     model: str
     namespace_generations: _containers.ScalarMap[str, int]
-    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ..., namespace_generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    takes_many: bool
+    def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ..., namespace_generations: _Optional[_Mapping[str, int]] = ..., takes_many: _Optional[bool] = ...) -> None: ...
 
 class Submit(_message.Message):
     __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root", "cache", "pause_tool", "pause_expected_us", "resumes")

@@ -98,7 +98,7 @@ def _read(worker: Worker, own: Sequence | None) -> _Ahead:
     for sequence in worker.sequences.values():
         if sequence.stopping or sequence is own:
             continue
-        if not sequence.leads:
+        if sequence.group and not sequence.leads:
             continue  # its prompt is computed by the leader
         computed = sequence.computed_len
         if sequence.wait_xfer and computed >= sequence.join_base:

@@ -82,6 +82,8 @@ class SloLine:
             self._savable.remove(request)
             # who takes a worker that the head cannot use is nobody's turn: a lost one is no sooner next for it
             self._since_lost += bool(len(self._lost)) and not request.passing
+        if not (len(self._savable) or len(self._lost)):
+            self._due.clear()
 
     def _give_up(self, now_us: int) -> None:
         due = self._due

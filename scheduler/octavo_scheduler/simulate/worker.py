@@ -245,13 +245,25 @@ class SimulatedWorker:
                 if length >= sequence.end_len:
                     self._finish(sequence)
         self._flush = self._flush or low
-        if not (step.prefill_tokens or step.starved) and len(self._by_seq) == running:
-            self._steady = step  # unless somebody starves now
-            for chunk in step.chunks:
-                chunk.start += 1
-                sequence = by_slot[chunk.slot]
-                if sequence.capacity <= chunk.start:
-                    self._steady = None
+        if len(step.chunks) == running and self._by_seq:
+            self._go_on(step)
+
+    def _go_on(self, step: Step) -> None:
+        """All that were there were in the step: with a token from each, the next step is theirs again, less who has left."""
+        by_slot = self._by_slot
+        if len(self._by_seq) != len(step.chunks):
+            step.chunks = [chunk for chunk in step.chunks if chunk.slot in by_slot]
+        if step.prefill_tokens:
+            slots = [chunk.slot for chunk in step.chunks]
+            if not all([chunk.samples for chunk in step.chunks]) or slots != list(by_slot):
+                return
+            step.prefill_tokens = 0
+        step.decode_seqs = len(step.chunks)
+        for chunk in step.chunks:
+            chunk.start, chunk.count = chunk.start + chunk.count, 1
+            if by_slot[chunk.slot].capacity <= chunk.start:
+                return  # it starves
+        self._steady = step
 
     def _calm_down(self, sequences: list[SimSequence]) -> None:
         """Whether the decodes that begin now, and the steps after them, need only be counted."""

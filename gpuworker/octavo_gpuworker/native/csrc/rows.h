@@ -167,9 +167,11 @@ inline bool argmax(const float *x, int64_t count, float *best, int64_t *index) {
     }
     *best = top;
     *index = 0;
-    for (int64_t j = 0; j < count; ++j)
-        if (x[j] == top) {
-            *index = j;
+    i = 0;
+    while (i + 16 <= count && !reaches(load(x + i), top)) i += 16;
+    for (; i < count; ++i)
+        if (x[i] == top) {
+            *index = i;
             break;
         }
     return finite == 0.0f;

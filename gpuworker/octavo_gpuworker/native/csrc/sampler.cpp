@@ -31,8 +31,8 @@ int32_t draw(Candidates &from, const Philox &random) {
     const int32_t *ids = from.ids();
     float best = NEVER, *score = from.spare();
     int32_t token = 0;
-    for (int32_t i = 0; i < from.count(); ++i) score[i] = random.at(static_cast<uint64_t>(ids[i]));
-    for (int32_t i = 0; i < from.count(); ++i) score[i] = from.scaled()[i] + gumbel_of(score[i]);
+    random.draws(ids, from.count(), score);
+    from.score(score);
     for (int32_t i = 0; i < from.count(); ++i)
         if (score[i] > best) {
             best = score[i];

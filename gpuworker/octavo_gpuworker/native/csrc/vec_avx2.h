@@ -112,6 +112,12 @@ inline void transpose16(const uint32_t *rows, int64_t row_stride, uint32_t *out,
         for (int i = 0; i < 16; ++i) out[j * stride + i] = rows[i * row_stride + j];
 }
 
+// Whether one of 16 values is at least `least`.
+inline bool reaches(V x, float least) {
+    const __m256 bound = _mm256_set1_ps(least);
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, bound, _CMP_GE_OQ), _mm256_cmp_ps(x.b, bound, _CMP_GE_OQ))) != 0;
+}
+
 // Those of 16 values that are at least `least`, and their places from `first` on, one after the other; how many.
 inline int put_at_least(V x, float least, int32_t first, float *values, int32_t *ids) {
     const __m256 bound = _mm256_set1_ps(least);

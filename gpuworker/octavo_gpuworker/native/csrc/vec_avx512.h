@@ -55,6 +55,9 @@ inline V within(int index, int low, int high, V a, V b) {
     return {_mm512_mask_blend_ps(mask, b.v, a.v)};
 }
 
+// Whether one of 16 values is at least `least`.
+inline bool reaches(V a, float least) { return _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(least), _CMP_GE_OQ) != 0; }
+
 // Those of 16 values that are at least `least`, and their places from `first` on, one after the other; how many.
 inline int put_at_least(V a, float least, int32_t first, float *values, int32_t *ids) {
     const __mmask16 found = _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(least), _CMP_GE_OQ);
