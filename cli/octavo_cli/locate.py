@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from octavo.manifest import ManifestError
 from octavo.rpc.settings import load_settings
 
 from octavo_cli.exits import NoCluster
@@ -19,13 +21,24 @@ def run_dir_of(run_dir: str = "", manifest: str = "") -> Path:
     return Path(load_settings(flags, os.environ).manifest.deployment.run_dir).absolute()
 
 
+def run_folder(run_dir: str = "") -> Path:
+    """As `run_dir_of`, of a cluster that may be over. Raises NoCluster when there is no such folder."""
+    folder = run_dir_of(run_dir)
+    if not folder.is_dir():
+        raise NoCluster(f"there is no run folder {folder}; `octavo up` makes one, --run-dir names another")
+    return folder
+
+
 def gateway_url(url: str, run_dir: str = "", manifest: str = "") -> str:
     """grpc://host:port to dial. Raises NoCluster when nothing is named and nothing runs."""
     return url or _running_urls(run_dir, manifest)["grpc"]
 
 
 def http_url(url: str, run_dir: str) -> str:
-    """http://host:port to ask, without a slash at its end. Raises NoCluster when nothing is named and nothing runs."""
+    """http://host:port to ask, without a slash at its end. Raises NoCluster when nothing is named and nothing runs, ManifestError
+    for an address that is none."""
+    if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+        raise ManifestError(f"--url: {url!r} is no HTTP address; write http://host:port", field="url")
     return (url or _running_urls(run_dir)["http"]).rstrip("/")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from typing import Annotated
 
@@ -26,7 +28,7 @@ from octavo_cli.commands import (
     top,
     trace,
 )
-from octavo_cli.exits import exit_code
+from octavo_cli.exits import FAILED, INTERRUPTED, OK, exit_code
 
 app = typer.Typer(
     name="octavo",
@@ -78,10 +80,36 @@ for group in (
 
 def main() -> None:
     """Runs the command line of this process and ends it with the command's exit code."""
+    if sys.stdout is None:  # closed by who called
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a bar that a terminal has no letter for ends no command
+    try:
+        _run()
+    except KeyboardInterrupt:  # before a command began
+        sys.exit(INTERRUPTED)
+    except OSError as error:  # mostly an output that takes no more: a full disk, a stream that was closed
+        if not isinstance(error, BrokenPipeError):
+            print(f"octavo: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        _discard_output()
+        sys.exit(FAILED)
+
+
+def _run() -> None:
+    code: int | str | None = OK
     try:
         app(prog_name="octavo")
+    except SystemExit as ended:
+        code = ended.code
     except OctavoError as error:
-        sys.stdout.flush()
         hint = " (--api-key)" if isinstance(error, Unauthenticated) else ""
+        code = exit_code(error)
+        sys.stdout.flush()
         print(f"octavo: {' '.join(str(error).split())}{hint}", file=sys.stderr)
-        sys.exit(exit_code(error))
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def _discard_output() -> None:
+    """What was not written is not tried again when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -40,7 +40,7 @@ class ServiceProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                process_group=0,  # no session of its own: Linux would share the cores out by session, and no thread of one run before another's
             )
         finally:
             os.close(output)
@@ -82,7 +82,7 @@ class ServiceProcess:
         return True
 
     def kill_group(self) -> None:
-        """Ends what the process may have left behind in its session."""
+        """Ends what the process may have left behind in its process group."""
         try:
             os.killpg(self._child.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

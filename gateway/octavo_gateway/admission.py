@@ -17,8 +17,10 @@ from octavo.keys import choice_seed, extend_keys, namespace_root, namespace_tag
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
+from octavo_gateway.beams import Beams, check_beams, without_draws
 from octavo_gateway.caching.rules import check_cache
-from octavo_gateway.caching.tools import check_tools, shown_tools, tool_names
+from octavo_gateway.caching.tools import callable_names, check_tools, shown_tools
+from octavo_gateway.call_opening import is_forced
 from octavo_gateway.chat import ChatRenderer, check_messages
 from octavo_gateway.requests import PromptChunk, RequestParams
 from octavo_gateway.tokenizer import Tokenizer
@@ -86,6 +88,7 @@ class TextRules:
     skip_special_tokens: bool = True
     echo: bool = False
     tools: frozenset[str] = frozenset()  # functions that the model may call
+    opening: str = ""  # of a call that the answer must be: its first words, which the prompt ended with
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class AdmittedRequest:
     resumes: str = ""
     generation: int = 0  # of the tenant's namespace, in the keys
     namespace_tag: bytes = b""  # 16 bytes, by which stores tell tenants apart
+    beams: Beams | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +162,12 @@ class Admission:
         if params.echo and params.kind != "generate":
             raise check.invalid("echo", "it is for raw prompts only; leave it out")
         check_tools(params)
+        self._opening(params)
         self._check_prompt(params, limits)
 
     def check_sampling(self, params: RequestParams, limits: Limits) -> None:
         """What `admit` checks beyond the prompt's length, for a request that cannot be admitted yet."""
+        check_beams(params, limits)
         self._sampling(params, limits)
         self._seed(params)
         check.stop_strings(params.stop, limits.max_stop_strings)
@@ -170,6 +176,10 @@ class Admission:
         """UnknownModel unless `model` is empty or the served one."""
         if model not in ("", self.model):
             raise UnknownModel(f"model: {model[:80]!r} is not served here; use {self.model!r}", field="model")
+
+    def _opening(self, params: RequestParams) -> str:
+        """What the answer begins with; empty unless it must be a call. FeatureOff when this model's template has no such opening."""
+        return self.chat.opening(params.tool_choice) if is_forced(params.tool_choice) else ""
 
     def _check_prompt(self, params: RequestParams, limits: Limits) -> None:
         if params.kind == "chat":
@@ -197,7 +207,10 @@ class Admission:
         """Prompt ids of a checked request; may run in a thread."""
         if params.kind == "chat":
             return self.chat.encode(
-                params.messages, add_generation_prompt=params.add_generation_prompt, tools=shown_tools(params)
+                params.messages,
+                add_generation_prompt=params.add_generation_prompt,
+                tools=shown_tools(params),
+                opening=self._opening(params),
             )
         if params.prompt_ids is not None:
             return list(params.prompt_ids)
@@ -221,9 +234,10 @@ class Admission:
         max_tokens = self._max_tokens(params, len(prompt_ids), limits)
         if params.min_tokens > max_tokens:
             raise check.invalid("min_tokens", f"{params.min_tokens} is more than max_tokens ({max_tokens}); lower it")
-        sampling = self._sampling(params, limits)
+        beams = check_beams(params, limits)
+        sampling = self._sampling(params if beams is None else without_draws(params), limits)
         seed = self._seed(params)
-        n = params.n or 1
+        n = params.n or (beams.width if beams is not None else 1)
         return AdmittedRequest(
             request_id=params.request_id or self.draw_id(),
             idempotency_key=params.idempotency_key,
@@ -242,7 +256,8 @@ class Admission:
                 min_tokens=params.min_tokens,
                 skip_special_tokens=params.skip_special_tokens,
                 echo=params.echo,
-                tools=tool_names(shown_tools(params)),
+                tools=callable_names(params),
+                opening=self._opening(params),
             ),
             max_tokens=max_tokens,
             n=n,
@@ -265,6 +280,7 @@ class Admission:
             resumes=params.resumes,
             generation=limits.generations.get(tenant, 0),
             namespace_tag=namespace_tag(self.secret, tenant),
+            beams=beams,
         )
 
     def keys(self, prompt_ids: Sequence[int], tenant: str, salt: str, limits: Limits) -> bytes:

@@ -18,6 +18,7 @@ from octavo.errors import FeatureOff, InvalidRequest
 
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.caching.tools import MAX_DEPTH, canonical, canonical_tools, depth_of
+from octavo_gateway.call_opening import PROBE, PROBE_TOOL, CallOpening, opening_in
 from octavo_gateway.requests import ChatMessage
 from octavo_gateway.template_sandbox import MAX_CHARS, TemplateLimit, compile_template, render_bounded, variables_of
 from octavo_gateway.tokenizer import Tokenizer
@@ -46,6 +47,7 @@ class ChatRenderer:
         self._ends = tuple({text[i:] for text in lowered for i in range(1, len(text))})
         self._lowered = lowered
         self._knows_tools = False
+        self._opening: CallOpening | None = None
         if source is None:
             return
         try:
@@ -63,6 +65,25 @@ class ChatRenderer:
             raise BadArtifact(f"chat template: touches what it must not ({error}); repair it") from error
         except Exception as error:
             raise BadArtifact(f"chat template: fails on a plain user message ({error}); repair it") from error
+        self._opening = self._find_opening()
+
+    def _find_opening(self) -> CallOpening | None:
+        tools = [PROBE_TOOL] if self._knows_tools else []
+        turn = list(PROBE) if tools else told_in_text(PROBE, ())
+        try:
+            prompt = self._render(self._variables(turn[:1], True, tools=tools), 1)
+            return opening_in(prompt, self._render(self._variables(turn, False, tools=tools), len(turn)))
+        except Exception:  # noqa: BLE001  a template that refuses calls raises what it likes, and has no opening
+            return None
+
+    def opening(self, choice: str) -> str:
+        """What an answer begins with that must be a call. FeatureOff when this template writes calls in no form that is read here."""
+        if self._opening is None:
+            raise FeatureOff(
+                f"tool_choice: {choice[:80]!r} needs a chat template that writes calls as JSON with the name first, which this model's does not; use auto or none",
+                field="tool_choice",
+            )
+        return self._opening.of(choice)
 
     def render(
         self,
@@ -93,12 +114,16 @@ class ChatRenderer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
+        opening: str = "",
     ) -> list[int]:
-        """Prompt ids of checked messages. InvalidRequest as `render`."""
+        """Prompt ids of checked messages, and of the `opening` of the answer. InvalidRequest as `render`."""
         if not self._knows_tools:
             messages, tools = told_in_text(messages, tools), ()
         mark = _unused_mark(messages, json.dumps(canonical_tools(tools), ensure_ascii=False) if tools else "")
         text = self.render(messages, add_generation_prompt=add_generation_prompt, mark=mark, tools=tools)
+        if opening and self._opening is not None:
+            before = self._opening.before  # the template's own words; what follows has the client's
+            text += self._opening.lead + before + self._broken(opening[len(before) :], mark)
         return self._tokenizer.one_bos(self._tokenizer.encode(text, parse_special=True, mark=mark))
 
     def encode_behind_system(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:

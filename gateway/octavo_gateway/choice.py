@@ -14,10 +14,11 @@ from typing import Final
 from octavo_gateway.admission import TextRules
 from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.detokenizer import Detokenizer
-from octavo_gateway.requests import Delta, FinishWord, TokenLogprob, ToolCall
+from octavo_gateway.growing_call import CallPart
+from octavo_gateway.requests import Delta, FinishWord, TokenLogprob, ToolCall, ToolCallPart
 from octavo_gateway.stops import StopMatcher
 from octavo_gateway.tokenizer import Tokenizer
-from octavo_gateway.tool_calls import Found, ToolText, call_id
+from octavo_gateway.tool_calls import Call, ToolText, call_id
 
 MAX_DELTA_ENTRIES: Final = 4096
 """Token ids and weighted logprobs in one delta: a replay of a long answer must stay below gRPC's 4 MB message."""
@@ -42,13 +43,18 @@ class TokenGap(Exception):
 class ChoiceOutput:
     """Grows by `accept` until `finish_reason` is set; ids and text that were given out never change.
 
-    `ends[i]` is the UTF-8 length of the text after token i; `head` (the echoed prompt) comes before all of it.
+    `ends[i]` is the UTF-8 length of the text after token i; `head` (the echoed prompt, or the opening of a
+    call) comes before all of it. `call_parts`: what
+    tool calls grew by, each with the number of tokens after which it was known.
     """
 
     __slots__ = (
         "_detokenizer",
         "_matcher",
         "_rules",
+        "_split",
+        "call_parts",
+        "cumulative_logprob",
         "ends",
         "finish_reason",
         "head",
@@ -56,6 +62,7 @@ class ChoiceOutput:
         "index",
         "logprobs",
         "pieces",
+        "score",
         "stop_hit",
         "tail",
         "tool_calls",
@@ -67,11 +74,18 @@ class ChoiceOutput:
         self.pieces: list[str] = []
         self.ends = array("Q")
         self.logprobs: list[RawLogprob | None] = []
-        self.head = tokenizer.decode(prompt_ids, skip_special_tokens=rules.skip_special_tokens) if rules.echo else ""
+        echoed = tokenizer.decode(prompt_ids, skip_special_tokens=rules.skip_special_tokens) if rules.echo else ""
+        self.head = rules.opening or echoed
         self.tail = ""
         self.finish_reason: FinishWord | None = None
         self.stop_hit = ""
-        self.tool_calls: list[Found] = []
+        self.score: float | None = None  # of a beam, as is the next
+        self.cumulative_logprob: float | None = None
+        self.tool_calls: list[Call] = []
+        self.call_parts: list[tuple[int, CallPart]] = []
+        self._split = ToolText(rules.tools) if rules.tools else None
+        if self._split is not None:
+            self._split.feed(rules.opening)
         self._rules = rules
         skipped = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
         # With echo the prompt is shown whole, an unfinished character included.
@@ -102,6 +116,9 @@ class ChoiceOutput:
         self.pieces.append(text)
         self.logprobs.append(logprob)
         self.ends.append((self.ends[-1] if self.ends else 0) + utf8_len(text))
+        if self._split is not None:
+            self._split.feed(text)
+            self._note_parts(self._split)
         if self._matcher.hit is not None:
             self._end("stop", self._matcher.hit.stop)
         elif ends_here:
@@ -117,13 +134,17 @@ class ChoiceOutput:
     def _end(self, reason: FinishWord, stop_hit: str) -> None:
         """With calls in it the answer ended for them; one that was cut off ended for its length all the same."""
         self.finish_reason, self.stop_hit = reason, stop_hit
-        if self._rules.tools:
-            split = ToolText(self._rules.tools)
-            split.feed("".join(self.pieces) + self.tail)
-            split.finish()
-            self.tool_calls = split.calls
-            if split.calls and reason == "stop":
+        if self._split is not None:
+            self._split.feed(self.tail)
+            self._split.finish()
+            self._note_parts(self._split)
+            self.tool_calls = self._split.calls
+            if self.tool_calls and reason == "stop":
                 self.finish_reason = "tool_calls"
+
+    def _note_parts(self, split: ToolText) -> None:
+        known = len(self.ids)
+        self.call_parts += [(known, part) for part in split.take_parts()]
 
     def bytes_after(self, tokens: int) -> int:
         """UTF-8 bytes of head and text after `tokens` tokens, tail not included."""
@@ -138,7 +159,7 @@ class ChoiceOutput:
 class ChoiceReader:
     """One client's position in a choice. `from_byte`: text before it is not given out again. `request_id` names tool calls."""
 
-    __slots__ = ("_choice", "_from_byte", "_head_given", "_request_id", "_tokenizer", "_tokens", "ended")
+    __slots__ = ("_choice", "_from_byte", "_head_given", "_part", "_request_id", "_tokenizer", "_tokens", "ended")
 
     def __init__(self, choice: ChoiceOutput, tokenizer: Tokenizer, from_byte: int = 0, request_id: str = "") -> None:
         self._choice = choice
@@ -146,6 +167,7 @@ class ChoiceReader:
         self._from_byte = from_byte
         self._request_id = request_id
         self._tokens = 0
+        self._part = 0  # the next of the call parts
         self._head_given = not choice.head
         self.ended = False
 
@@ -156,6 +178,7 @@ class ChoiceReader:
         if self.ended or (first == last and choice.finish_reason is None and self._head_given):
             return False
         plain = self._head_given and not self._from_byte and choice.finish_reason is None
+        plain = plain and self._part == len(choice.call_parts)
         if not plain or choice.logprobs[first] is not None or last - first > MAX_DELTA_ENTRIES:
             return True
         text = choice.pieces[first] if last - first == 1 else "".join(choice.pieces[first:last])
@@ -193,7 +216,29 @@ class ChoiceReader:
             finish_reason=choice.finish_reason if self.ended else None,
             stop_hit=choice.stop_hit if self.ended else "",
             tool_calls=named_calls(self._request_id, choice) if self.ended else (),
+            call_parts=self._new_parts(),
         )
+
+    def _new_parts(self) -> list[ToolCallPart]:
+        """What calls grew by with the tokens that were given, one part per call."""
+        choice, new = self._choice, dict[int, CallPart]()
+        while self._part < len(choice.call_parts) and choice.call_parts[self._part][0] <= self._tokens:
+            part = choice.call_parts[self._part][1]
+            before = new.get(part.number, CallPart(part.number, "", "", 0))
+            new[part.number] = CallPart(
+                part.number, before.name + part.name, before.arguments + part.arguments, part.end
+            )
+            self._part += 1
+        return [
+            ToolCallPart(
+                part.number,
+                call_id(self._request_id, choice.index, part.number) if part.name else "",
+                part.name,
+                part.arguments,
+                part.end,
+            )
+            for part in new.values()
+        ]
 
     def _most_tokens(self, first: int) -> int:
         """How many tokens from `first` on fit one delta; all of a choice carry about as many logprobs."""
@@ -220,6 +265,7 @@ class ChoiceReader:
         ):
             self._tokens += 1
             self._head_given = True
+        self._new_parts()  # known with them
 
     def _logprob(self, raw: RawLogprob) -> TokenLogprob:
         tops = tuple(
@@ -236,8 +282,8 @@ class ChoiceReader:
 def named_calls(request_id: str, choice: ChoiceOutput) -> list[ToolCall]:
     """The tool calls of an ended choice with their ids."""
     return [
-        ToolCall(call_id(request_id, choice.index, number), name, arguments)
-        for number, (name, arguments) in enumerate(choice.tool_calls)
+        ToolCall(call_id(request_id, choice.index, call.number), call.name, call.arguments)
+        for call in choice.tool_calls
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.errors import Cancelled, InternalError, OctavoError, from_outcome
+from octavo.errors import Cancelled, InternalError, NoToolCall, OctavoError, from_outcome
 
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
@@ -217,6 +217,11 @@ class LiveRequest:
             self.choices[index].finish("length")
         self.wake()
 
+    def on_beam(self, index: int, score: float, cumulative_logprob: float) -> None:
+        """What a beam that came back counts."""
+        if index < len(self.choices):
+            self.choices[index].score, self.choices[index].cumulative_logprob = score, cumulative_logprob
+
     def on_finished(
         self,
         outcome: str,
@@ -241,8 +246,26 @@ class LiveRequest:
         if unfinished or not self.choices:
             self.fail(InternalError(f"the scheduler finished the request, but not choices {unfinished}"))
             return
+        if (missing := self._missing_call()) is not None:
+            return self.fail(missing)
         self.finished = True
         self._end()
+
+    def _missing_call(self) -> OctavoError | None:
+        """What is wrong with answers that had to be calls."""
+        if self.admitted is None or not self.admitted.text.opening:
+            return None
+        for choice in self.choices:
+            if choice.tool_calls:
+                continue
+            if choice.finish_reason == "length":
+                return NoToolCall(
+                    f"choice {choice.index}: its call was cut off after {len(choice.ids)} tokens; raise max_tokens"
+                )
+            return NoToolCall(
+                f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use tool_choice auto"
+            )
+        return None
 
     def cancel(self, reason: str) -> None:
         """Asks for its end; the terminal comes from the scheduler. First reason wins."""

@@ -27,6 +27,18 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """What is new of a call that is being written. `number`: which of the answer's calls that began; `id` and `name` come with its
+    first part only; `end`: UTF-8 bytes of its arguments so far. Arguments that can be read as JSON are a call's, whole."""
+
+    number: int
+    id: str
+    name: str
+    arguments: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     role: str
     content: str
@@ -64,6 +76,9 @@ class RequestParams:
     include_stop_str: bool = False
     n: int | None = None
     logprobs: int | None = None
+    beam_width: int = 0  # 0: no beam search
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
     echo: bool = False
     skip_special_tokens: bool = True
     request_id: str = ""
@@ -125,6 +140,7 @@ class Delta:
     finish_reason: FinishWord | None = None
     stop_hit: str = ""
     tool_calls: Sequence[ToolCall] = ()  # on the last one; their text was in the deltas too
+    call_parts: Sequence[ToolCallPart] = ()  # of calls, as they grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +188,8 @@ class ChoiceEnd:
     tokens: int
     bytes: int
     ids_blake3: builtins.bytes
+    score: float | None = None  # of a beam
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

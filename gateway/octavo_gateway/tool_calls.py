@@ -1,7 +1,7 @@
 """Tool calls in an answer's text: JSON objects with a name and arguments, in <tool_call> tags or as the whole answer.
 
-Two readers: `ToolText` for requests that offered tools, which splits a growing text into content and calls, and `is_tool_call` for
-the metric, which looks at any answer.
+Two readers: `ToolText` for requests that offered tools, which splits a growing text into content and calls, told whole and as they
+grow, and `is_tool_call` for the metric, which looks at any answer.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from blake3 import blake3
 
 from octavo_gateway.caching.tools import MAX_DEPTH, depth_of
+from octavo_gateway.growing_call import CallPart, GrowingCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 """Tags in which many chat templates ask for one."""
@@ -30,21 +31,33 @@ Found = tuple[str, str]
 """Name and arguments (JSON object as text) of a call."""
 
 
+class Call(NamedTuple):
+    """A call of an offered function. `number`: among those of its answer that began, what came to nothing included."""
+
+    name: str
+    arguments: str
+    number: int
+
+
 class ToolText:
     """Splits a text, fed piece by piece, into content and calls of offered functions; how it is cut into pieces changes nothing.
 
-    What may still become a call is held back. What looks like one and is not (no JSON, a function that was not offered) is content.
-    Whitespace around calls belongs to neither.
+    What may still become a call is held back from the content. What looks like one and is not (no JSON, a function that was not
+    offered) is content. Whitespace around calls belongs to neither. `take_parts` tells calls as they grow; one that
+    began and came to nothing is content too, and its arguments never end.
     """
 
-    __slots__ = ("_bare", "_held", "_names", "_space", "calls")
+    __slots__ = ("_bare", "_begun", "_growing", "_held", "_names", "_parts", "_space", "calls")
 
     def __init__(self, names: frozenset[str]) -> None:
-        self.calls: list[Found] = []
+        self.calls: list[Call] = []
         self._names = names
         self._held = ""
         self._space = ""  # given out only with what follows it
         self._bare: bool | None = None  # the whole answer may be JSON; None: nothing but whitespace yet
+        self._growing = GrowingCall(names)  # what is held begins with it
+        self._begun = 0
+        self._parts: list[CallPart] = []
 
     def feed(self, text: str) -> str:
         """The content that is certain now."""
@@ -53,13 +66,18 @@ class ToolText:
             self._bare = begun.startswith(("{", "["))
         if self._bare and len(self._held) > LONGEST:
             self._bare = False
-        return self._content("" if self._bare is not False else self._scan(last=False))
+            self._conclude(self._held, 0, len(self._held), [])
+        content = self._content("" if self._bare is not False else self._scan(last=False))
+        if self._bare:
+            self._grow(0, len(self._held))
+        elif self._held.startswith(OPEN):
+            self._grow(len(OPEN), len(self._held) - _begun(self._held, CLOSE))
+        return content
 
     def finish(self) -> str:
         """The rest of the content; `calls` is complete."""
         content = ""
-        if self._bare and (found := self._calls_of(self._held)):
-            self.calls += found
+        if self._bare and self._take_bare():
             self._held = ""
         elif self._held:
             self._bare = False
@@ -67,6 +85,11 @@ class ToolText:
         if not self.calls:
             content, self._space = content + self._space, ""
         return content
+
+    def take_parts(self) -> list[CallPart]:
+        """What is new of the calls, in their order."""
+        parts, self._parts = self._parts, []
+        return parts
 
     def _content(self, text: str) -> str:
         """`text` without its last whitespace, which waits."""
@@ -89,28 +112,65 @@ class ToolText:
             if not closed and not last and len(held) - begin < LONGEST + len(CLOSE):
                 break
             end = close if closed else len(held)  # a stop string may have taken the closing tag
-            found = self._calls_of(held[begin:end]) if end - begin <= LONGEST and _JSON.match(held, begin) else []
             searched = begin
-            if found:
-                self.calls += found
+            if not _JSON.match(held, begin):
+                self._growing = GrowingCall(self._names)
+            elif self._take(held, begin, end):
                 parts = ["".join((*parts, held[taken:start])).rstrip()]
                 if not parts[0]:
                     self._space = ""
                 taken = searched = end + len(CLOSE) if closed else end
-        rest = start if start >= 0 else len(held) if last else len(held) - _begun(held)
+        rest = start if start >= 0 else len(held) if last else len(held) - _begun(held, OPEN)
         parts.append(held[taken:rest])
         self._held = held[rest:]
         return "".join(parts)
 
+    def _take_bare(self) -> bool:
+        return self._take(self._held, 0, len(self._held))
+
+    def _take(self, text: str, begin: int, end: int) -> bool:
+        """Takes the calls that text[begin:end] is; False when it is anything else, or calls what was not offered."""
+        return self._conclude(text, begin, end, self._calls_of(text[begin:end]) if end - begin <= LONGEST else [])
+
     def _calls_of(self, text: str) -> list[Found]:
         """The calls that a JSON text is; none when it is anything else, or calls what was not offered."""
-        found = calls_in(parse_json(text)) if len(text) <= LONGEST else []
+        found = calls_in(parse_json(text))
         return found if all(name in self._names for name, _ in found) else []
 
+    def _grow(self, begin: int, end: int) -> None:
+        growing = self._growing
+        told = growing.grow(self._held, begin, end)
+        if growing.name and (told or not growing.told_name):
+            self._tell(growing, told)
 
-def _begun(text: str) -> int:
-    """How many last characters may be the beginning of an opening tag."""
-    return next((size for size in range(len(OPEN) - 1, 0, -1) if text.endswith(OPEN[:size])), 0)
+    def _tell(self, growing: GrowingCall, told: str) -> None:
+        self._parts.append(CallPart(self._begun, "" if growing.told_name else growing.name, told, growing.bytes))
+        growing.told_name = True
+
+    def _conclude(self, text: str, begin: int, end: int, found: list[Found]) -> bool:
+        """text[begin:end] is these calls, or none: what grew in it ends, or is left without an end. True: they are calls."""
+        growing, self._growing = self._growing, GrowingCall(self._names)
+        told, first = growing.grow(text, begin, end), self._begun
+        if growing.name:
+            whole = growing.arguments(text, begin)
+            if found and calls_in({"name": growing.name, "arguments": parse_json(whole)}) != found[:1]:
+                found = []  # it says its name or its arguments twice, and differently
+            if found:
+                told, growing.bytes = told + "}", growing.bytes + 1
+                found = [(growing.name, whole), *found[1:]]
+            if told or not growing.told_name:
+                self._tell(growing, told)
+        for number, (name, arguments) in enumerate(found, first):
+            if number > first or not growing.name:
+                self._parts.append(CallPart(number, name, arguments, len(arguments.encode())))
+            self.calls.append(Call(name, arguments, number))
+        self._begun = first + max(len(found), bool(growing.name))
+        return bool(found)
+
+
+def _begun(text: str, tag: str) -> int:
+    """How many last characters may be the beginning of a tag."""
+    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
 
 
 def call_id(request_id: str, choice: int, number: int) -> str:

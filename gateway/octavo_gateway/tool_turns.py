@@ -44,7 +44,7 @@ class ToolTurns:
         while len(self._turns) > MAX_CALLS:
             self._turns.popitem(last=False)
         if not live.joined and not admitted.pause_tool and not admitted.pause_expected_ms:
-            self._pausing.pause(live.wire_id, live.tenant, choice.tool_calls[0][0])
+            self._pausing.pause(live.wire_id, live.tenant, choice.tool_calls[0].name)
 
     def continued(self, tenant: str, messages: Sequence[ChatMessage]) -> str:
         """The request whose calls the last messages answer; empty when there is none, or it is not known here."""

@@ -34,6 +34,9 @@ LAST_BACKOFF_S: Final = 1.0
 PATIENCE_S: Final = 60.0
 """How long live requests wait for a scheduler to come back."""
 MAX_PENDING: Final = 20_000
+MANY_ORDERS: Final = 64
+MANY_BYTES: Final = 1 << 20
+"""What one message holds at most: it is read in one piece, and another stream's messages wait for that."""
 
 
 def keyed_otherwise(admitted: AdmittedRequest, limits: Limits) -> bool:
@@ -83,6 +86,7 @@ class Upstream:
         self._cancels: dict[str, list[asyncio.Future[CancelOutcome]]] = {}
         self._pauses: dict[str, list[asyncio.Future[str]]] = {}
         self._pending: deque[scheduler_pb2.AttachGatewayRequest] = deque()
+        self._takes_many = False
         self._runs = RunTable()
         self._writable = asyncio.Event()
         self._changed = asyncio.Event()
@@ -288,6 +292,7 @@ class Upstream:
     def _welcome(self, welcome: scheduler_pb2.GatewayWelcome) -> None:
         if welcome.max_model_len:
             self.limits = limits_from(welcome, self._settings.max_stop_strings, self._settings.max_logprobs)
+        self._takes_many = welcome.takes_many
         self._worker_ready = welcome.ready
         self._was_ready = self._was_ready or welcome.ready
         self._changed.set()
@@ -370,12 +375,27 @@ class Upstream:
     async def _write(self, call: Call) -> None:
         while True:
             while self._pending:
-                message = self._pending.popleft()
-                if message.HasField("submit") and (live := self._live.get(message.submit.request_id)) is not None:
-                    live.on_sent()
-                await call.write(message)
+                await call.write(self._next_message())
             self._writable.clear()
             await self._writable.wait()
+
+    def _next_message(self) -> scheduler_pb2.AttachGatewayRequest:
+        """What has waited for the stream, as one message where the scheduler reads that; it counts as written now."""
+        first = self._taken()
+        if not self._pending or not self._takes_many:
+            return first
+        message = scheduler_pb2.AttachGatewayRequest()
+        orders, size = message.many.orders, first.ByteSize()
+        orders.append(first)
+        while self._pending and len(orders) < MANY_ORDERS and (size := size + self._pending[0].ByteSize()) < MANY_BYTES:
+            orders.append(self._taken())
+        return message
+
+    def _taken(self) -> scheduler_pb2.AttachGatewayRequest:
+        message = self._pending.popleft()
+        if message.HasField("submit") and (live := self._live.get(message.submit.request_id)) is not None:
+            live.on_sent()
+        return message
 
     async def _beat(self) -> None:
         while True:

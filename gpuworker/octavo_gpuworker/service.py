@@ -17,6 +17,7 @@ from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, 
 from octavo.manifest import Manifest
 from octavo.packing import pack_keys, pack_u32
 from octavo.rpc.host import EXIT_OK, LEFT, Host
+from octavo.rpc.wakeups import yield_to_messages
 from octavo.step import StepBudget
 from octavo.v1 import profile_pb2, profile_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
@@ -172,6 +173,7 @@ class Worker:
     async def run(self) -> None:
         """Steps and talks to the scheduler until it is cancelled."""
         self.steps.start()
+        yield_to_messages(self._host.manifest.deployment.compute_nice, [self.steps.thread_id])
         self._store_id = await self.transfers.store_id()
         self._host.spawn(self._watch_store(), "kvstore watch")
         self._host.spawn(self._watch_progress(), "progress watch")

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from octavo.rpc.wakeups import SWITCH_INTERVAL_S
+
 from octavo_gpuworker.engine import Engine, LoadedBlock
 from octavo_gpuworker.orders import Order, Report, TransferDone
 
-SWITCH_INTERVAL_S = 0.0005
-"""How soon the step thread gets the interpreter back from the loop's thread."""
 BUSY_REPORT_S = 0.1
 IDLE_REPORT_S = 1.0
 LIVE_LIST_S = 1.0
@@ -42,6 +42,11 @@ class StepLoop:
     def start(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._thread.start()
+
+    @property
+    def thread_id(self) -> int:
+        """The system's id of the started thread."""
+        return self._thread.native_id or 0
 
     def stop(self) -> None:
         """Ends the thread after the running step; blocks until then."""

@@ -13,6 +13,7 @@ OctavoError
 ├── Cancelled             CANCELLED            499
 ├── Unavailable           UNAVAILABLE          503   not ready, draining, lost
 ├── FeatureOff            FAILED_PRECONDITION  400
+├── NoToolCall            ABORTED              422   the answer had to be a tool call, and is none
 └── InternalError         INTERNAL             500
 """
 
@@ -157,6 +158,15 @@ class Unavailable(OctavoError):
     )
 
 
+class NoToolCall(OctavoError):
+    status, http_status, http_type, default_reason = (
+        grpc.StatusCode.ABORTED,
+        422,
+        "tool_call_error",
+        "no-tool-call",
+    )
+
+
 class InternalError(OctavoError):
     pass
 
@@ -171,6 +181,7 @@ BY_STATUS: dict[grpc.StatusCode, type[OctavoError]] = {
     grpc.StatusCode.CANCELLED: Cancelled,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.FAILED_PRECONDITION: FeatureOff,
+    grpc.StatusCode.ABORTED: NoToolCall,
 }
 """Client side: which exception a status becomes; what is not listed becomes InternalError."""
 

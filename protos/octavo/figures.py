@@ -28,6 +28,12 @@ class BadFigures(OctavoError, ValueError):
     """A figures file or value that does not have the form; the message names the key."""
 
 
+class BadFile(BadFigures):
+    """A file that holds no figures: who named it named the wrong one."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured value. `spread` is the first and third quartile of the `n` samples behind it, in the same unit."""
@@ -158,17 +164,18 @@ def write_figures(path: Path, figures: Figures) -> None:
 
 
 def read_figures(path: Path) -> Figures:
-    """Reads a figures file. Raises BadFigures."""
+    """Reads a figures file. Raises BadFile."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise BadFigures(f"{path}: {error.strerror}; give a file that `octavo bench` wrote", field="path") from error
+        raise BadFile(f"{path}: {error.strerror}; give a file that `octavo bench` wrote", field="path") from error
     except (ValueError, RecursionError) as error:
-        raise BadFigures(f"{path} is not JSON: {error}; give a file that `octavo bench` wrote", field="path") from error
+        raise BadFile(f"{path} is not JSON: {error}; give a file that `octavo bench` wrote", field="path") from error
     try:
         return from_json(content)
     except BadFigures as error:
-        raise BadFigures(f"{path}: {error.message}", field=error.field) from error
+        fix = "give a file that `octavo bench` wrote"
+        raise BadFile(f"{path}: {error.message}; {fix}", field=error.field) from error
 
 
 def describe_machine() -> dict[str, Any]:

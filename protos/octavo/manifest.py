@@ -20,6 +20,10 @@ class ManifestError(OctavoError, ValueError):
     """A setting that cannot be used; the message names the key and the fix."""
 
 
+MOST_NICE = 19
+"""nice(2)'s largest value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     run_dir: str = ".octavo/run"
@@ -34,6 +38,8 @@ class Deployment:
     """After SIGTERM, how long running requests may go on."""
     wakeup_slice_us: int = 200
     """Time slice of the threads that pass messages on (Linux 6.12 and later): they run soon beside compute threads; 0: the system's."""
+    compute_nice: int = 5
+    """Nice value of the threads that compute, above the process's own: message threads run before them; 0: none."""
     secret: str = "octavo-development-secret"
     """Server secret of the tenant namespaces (HMAC key); set your own outside development."""
 
@@ -114,6 +120,8 @@ class GpuWorker:
 class Scheduler:
     listen: str = "127.0.0.1:50051"
     """Where gateways, workers and kvstores dial in."""
+    local_listen: str = ""
+    """A second address, unix:PATH, for gateways and workers of the same host: a message costs less there. `octavo up` gives one; empty: none."""
     metrics_listen: str = "127.0.0.1:0"
     """Prometheus text over HTTP; empty: off."""
     policy: Literal["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"] = "slo-fair"
@@ -353,6 +361,7 @@ def check_values(manifest: Manifest) -> None:
     minimums: dict[str, float] = {
         "deployment.drain_timeout_s": 0,
         "deployment.wakeup_slice_us": 0,
+        "deployment.compute_nice": 0,
         "engine.kv_pool_bytes": 1,
         "engine.kv_num_blocks": 0,
         "engine.max_model_len": 0,
@@ -396,6 +405,11 @@ def check_values(manifest: Manifest) -> None:
         value = getattr(getattr(manifest, section), name)
         if not value >= least:
             raise ManifestError(f"{key}: {value!r} is too small; give at least {least:g}", field=key)
+    if manifest.deployment.compute_nice > MOST_NICE:
+        raise ManifestError(
+            f"deployment.compute_nice: {manifest.deployment.compute_nice!r} is above {MOST_NICE}, the system's largest",
+            field="deployment.compute_nice",
+        )
     sample = manifest.observability.trace_sample
     if not 0 <= sample <= 1:
         raise ManifestError(

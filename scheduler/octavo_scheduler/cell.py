@@ -16,6 +16,7 @@ from octavo_scheduler.limits.accuracy import Correction, CorrectionByLength, Err
 from octavo_scheduler.limits.drain import DrainRate
 from octavo_scheduler.limits.rates import Rates
 from octavo_scheduler.limits.tenants import Tenants
+from octavo_scheduler.loads import Loads
 from octavo_scheduler.moves.neighbours import Neighbours
 from octavo_scheduler.moves.pause import Pause
 from octavo_scheduler.moves.rates import Moved
@@ -65,6 +66,7 @@ COUNTERS = (
     "recomputed_tokens",
     "prefix_hit_tokens",
     "prefix_spreads",
+    "passing_starts",
     "tier_hit_tokens",
     "prefill_tokens",
     "decode_tokens",
@@ -73,6 +75,8 @@ COUNTERS = (
     "untold_device_us",
     "steps",
     "mixed_steps",
+    "beam_steps",
+    "beam_forks",
     "budget_changes",
     "starved_steps",
     "reports",
@@ -172,6 +176,7 @@ class Cell:
         "fleet",
         "history",
         "ledger",
+        "loads",
         "lost_evictions",
         "moved",
         "neighbours",
@@ -207,6 +212,7 @@ class Cell:
         self.timers = Timers()
         self.history = OutputHistory(policy.default_output_tokens)
         self.ledger = Ledger()
+        self.loads: dict[str, Loads] = {}  # by pool, of those that a newcomer had a choice in
         self.switches = Switches()
         self.withheld = Withheld()
         self.bets = Bets()

@@ -42,9 +42,8 @@ from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.moves import handoff, pauses
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update, collect
-from octavo_scheduler.policies.joining import has_its_share
 from octavo_scheduler.policy import SECOND_US, Policy
-from octavo_scheduler.preloads import build, chunk_loads, control, drop
+from octavo_scheduler.preloads import build, control, drop
 from octavo_scheduler.preloads.cache_events import (
     CacheEvicted,
     NamespaceRotated,
@@ -131,6 +130,8 @@ class Core:
                 self._offload(worker)
             if worker.orders_due():
                 effects.orders.append((worker.epoch, worker.take_orders()))
+        for loads in cell.loads.values():
+            loads.touch(touched)
         touched.clear()
         timer_us, audit_us = cell.timers.next_us, self._next_audit_us
         effects.next_wakeup_us = timer_us if 0 < timer_us < audit_us else audit_us
@@ -148,6 +149,7 @@ class Core:
     def collect(self, gateway: int) -> list[Update]:
         """What the gateway's stream is owed now; call it when the stream is writable."""
         connection = self.cell.fleet.gateways.get(gateway)
+        self.cell.fleet.collected = object()
         return collect(self.cell, connection) if connection is not None else []
 
     def drain(self) -> None:
@@ -279,7 +281,8 @@ class Core:
     # -- admission -------------------------------------------------------------------------------------------------
 
     def _admit_waiting(self) -> None:
-        """Head first and no overtaking, except past requests that wait for something of their own."""
+        """Head first. Passed are requests that wait for something of their own, and, on workers that these could not take, those
+        that lack room."""
         for request in list(self.cell.arriving):
             self._admit_arriving(request)
         if not len(self.cell.queue):
@@ -297,42 +300,36 @@ class Core:
     def _admit(self, request: Request, jam: Jam) -> None:
         """Seats what of it can start, or tells the round's jam what it lacks."""
         cell = self.cell
-        while waiting := request.waiting_choices():
+        while request.waiting_choices():
             if request.handoff is not None:
                 break  # its other choices fork where the prefill arrives
-            if has_its_share(cell, request):
-                jam.hold_tenant(request)
+            plan, hindrance = placement.start(cell, request, jam.open_to(request))
+            if plan is not None and not hindrance:
+                request.passing = jam.passes
+                cell.counters["passing_starts"] += jam.passes
+                seating.admit(cell, plan)
+                continue
+            if hindrance == "waits":
                 break
-            plan = placement.best_plan(cell, request)
-            if plan is None:
-                if request.live and waiting:
-                    self._displace(request)
-                    jam.pool(request)
-                break
-            if plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
-                break
-            if request.blended and chunk_loads.waits(cell, request, plan):
-                break
-            if jam.over_share(request, plan):
-                if pauses.yield_own(cell, plan.worker, request):
+            if hindrance in ("slots", "share"):
+                if plan is not None and pauses.yield_own(cell, plan.worker, request):
                     continue
                 jam.hold_tenant(request)
                 break
-            if not (plan.fits or fits(plan, cell.policy, cell.history)):
-                if pauses.review(cell, plan.worker, request) or self._make_room(plan):
-                    continue
-                self._displace(request)
-                jam.pool(request)
-                break
-            seating.admit(cell, plan)
+            if plan is not None and (pauses.review(cell, plan.worker, request) or self._make_room(plan)):
+                continue
+            if request.live and request.waiting_choices():
+                self._displace(request, jam)
+                jam.hold(request)
+            break
         if not request.waiting_choices():
             cell.queue.remove(request)
 
-    def _displace(self, request: Request) -> None:
+    def _displace(self, request: Request, jam: Jam) -> None:
         """Somebody of lower priority may run where the head of the queue waits for room."""
         lowest = min(self.cell.running_priorities, default=request.priority)
         if lowest < request.priority:
-            residency.displace_lower(self.cell, request, placement.plans(self.cell, request))
+            residency.displace_lower(self.cell, request, placement.plans(self.cell, request, jam.open_to(request)))
 
     def _make_room(self, plan: Plan) -> bool:
         """On an idle worker only pins can be in the way of a request that fits the pool: they yield."""
@@ -419,4 +416,5 @@ class Core:
         cell.fleet.tidy_heads()
         pauses.tick(cell)
         cell.caching.drop_ended_pins()
+        drop.tidy(cell)
         build.tend(cell)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.policies.account import Account
 from octavo_scheduler.request import Cost, Request, Sequence
 
 
@@ -26,20 +27,22 @@ def charge(
     advanced: Items[Sequence],
     counts: Items[int],
     contexts: Items[int],
-    prefilled: Mapping[int, int],
+    prefilled: Mapping[Sequence, int],
 ) -> bool:
     """Splits `wall_us` of the worker's `steps` over the sequences that `advanced` in them, and charges their decodes.
 
     The prefill of a first residency was charged when it was admitted, and no tenant pays for a recompute.
 
-    Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them (by their
-    place) that had sampled nothing in this residency before, with the positions computed for them. False: it could not be split.
+    Beside each stand the tokens it sampled and the positions it attended to; `prefilled` has those of them
+    that had sampled nothing in this residency before, with the positions computed for them. False: it could not be split.
     """
     costs = worker.costs
     decode_us, context_us = costs.decode_seq_us, costs.context_token_us
     weights = [decode_us * count + context_us * context for count, context in zip(counts, contexts, strict=True)]
-    for at, tokens in prefilled.items():
-        weights[at] = costs.prefill_token_us * tokens + context_us * contexts[at]
+    if prefilled:
+        for at, sequence in enumerate(advanced):
+            if sequence in prefilled:
+                weights[at] = costs.prefill_token_us * prefilled[sequence] + context_us * contexts[at]
     total = sum(weights)
     if wall_us <= 0 or total <= 0:
         return wall_us <= 0
@@ -47,18 +50,20 @@ def charge(
     # tenants are charged what such steps are predicted to take: a slow moment of the machine is nobody's fault
     predicted = 1 + steps * costs.fixed_us / total
     if not prefilled:  # nearly every report
+        payers: tuple[Account, ...] = ()  # mostly the same ones, one after another
+        due = 0.0
         for sequence, weight in zip(advanced, weights, strict=True):
             sequence.cost.decode_us += weight * scale
-            accounts = sequence.accounts
-            if len(accounts) == 1:
-                account = accounts[0]
-                account.virtual_us += weight * predicted * account.per_us
-                continue
-            for account in accounts:
-                account.virtual_us += weight * predicted * account.per_us
+            if sequence.accounts is not payers:
+                for account in payers:
+                    account.charge(due * predicted)
+                payers, due = sequence.accounts, 0.0
+            due += weight
+        for account in payers:
+            account.charge(due * predicted)
         return True
-    for at, (sequence, weight) in enumerate(zip(advanced, weights, strict=True)):
-        if at not in prefilled:
+    for sequence, weight in zip(advanced, weights, strict=True):
+        if sequence not in prefilled:
             sequence.cost.decode_us += weight * scale
             for account in sequence.accounts:
                 account.virtual_us += weight * predicted * account.per_us
@@ -87,6 +92,12 @@ def accrue(sequence: Sequence, block_bytes: int, now_us: int) -> None:
 
 def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
     """The payer of the siblings' common blocks leaves: the next one that still holds them pays."""
+    if sequence.choice.request.beams is not None:
+        left = [item for item in sequence.together if item is not sequence and item.epoch == sequence.epoch]
+        for item in left:
+            accrue(item, block_bytes, now_us)
+        split_shared(left)
+        return
     if sequence.unpaid_blocks:
         return
     for choice in sequence.choice.request.choices:
@@ -95,6 +106,15 @@ def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
             accrue(other, block_bytes, now_us)
             other.unpaid_blocks = 0
             return
+
+
+def split_shared(beams: Items[Sequence]) -> None:
+    """Who pays for the blocks that beams have in common: the first that holds them. They share leading blocks alone."""
+    paid: set[int] = set()
+    for sequence in beams:
+        blocks = sequence.blocks
+        sequence.unpaid_blocks = next((at for at, block in enumerate(blocks) if block not in paid), len(blocks))
+        paid.update(blocks[sequence.unpaid_blocks :])
 
 
 def cost_now(request: Request, workers: Mapping[int, Worker], now_us: int) -> Cost:

@@ -49,6 +49,7 @@ class Worker:
         "block_bytes",
         "block_tokens",
         "busy_share",
+        "calm_water",
         "closed_until_us",
         "computing",
         "costs",
@@ -133,6 +134,7 @@ class Worker:
         self.backlog = 0  # tokens that running sequences have still to prefill
         self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0
+        self.calm_water = 0  # positions that a calm sequence's table reaches beyond its tokens, at least (reports.py)
         self.stalled_us = (
             0.0  # what decodes stood still for beside prefills, in gaps that missed their target; over all, ever
         )
@@ -392,6 +394,7 @@ class Fleet:
         "_longest",
         "_roomiest",
         "_shapes",
+        "collected",
         "gateways",
         "has_stores",
         "heads",
@@ -412,6 +415,7 @@ class Fleet:
         self.has_stores = False  # a worker names a kvstore, connected or not
         self.heads: set[bytes] = set()  # first keys that some worker may have or compute: who is not here is nowhere
         self.workers: dict[int, Worker] = {}  # by epoch
+        self.collected = object()  # another one after each collect
         self.gateways: dict[int, Gateway] = {}  # by connection
         self.stores: dict[str, Directory] = {}  # by store id
 
@@ -437,12 +441,17 @@ class Fleet:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)
 
+    def owing(self) -> object:
+        """What a sequence's `owed_at` is while all its deliveries are dirty: another after each collect."""
+        return self.collected if len(self.gateways) == 1 else object()
+
     def owe(self, deliveries: list[Delivery], woken: set[int]) -> None:
-        """`touch` for deliveries of live requests at once, in this order."""
+        """`touch` for deliveries of live requests at once, in this order. Whoever is dirty already may be left out."""
         if len(self.gateways) == 1:
             (gateway,) = self.gateways.values()
             gateway.dirty.update(dict.fromkeys(deliveries))
-            woken.add(gateway.connection)
+            if gateway.dirty:
+                woken.add(gateway.connection)
             return
         for delivery in deliveries:
             self.gateways[delivery.gateway].dirty[delivery] = None
@@ -472,7 +481,11 @@ class Fleet:
 
     def open_to(self, pool: str, now_us: int) -> list[Worker]:
         """Those of `accepting` that are healthy, and whose admission no failed allocation has closed."""
-        return [worker for worker in self.accepting(pool) if worker.healthy and worker.closed_until_us <= now_us]
+        accepting = self.accepting(pool)
+        for worker in accepting:
+            if not worker.healthy or worker.closed_until_us > now_us:
+                return [item for item in accepting if item.healthy and item.closed_until_us <= now_us]
+        return accepting  # mostly
 
     def shapes(self, pool: str = "") -> list[Shape]:
         """The different shapes among the workers that accept, of one pool or of all; few, however many workers there are."""

@@ -1,16 +1,13 @@
 """A request that comes while nobody waits and nothing else has happened: it starts at once, without a look at any line.
 
-That is most requests of a cell that is not overloaded. Whatever such a request could meet on the general way (core.py) is
-the same here, in the same order; where it cannot start, it goes that way after all.
+That is most requests of a cell that is not overloaded. What could be in its way is asked where the general way (core.py) asks it
+too (placement.start); where it cannot start, it goes that way after all.
 """
 
 from __future__ import annotations
 
 from octavo_scheduler import placement, seating
-from octavo_scheduler.admission import Plan, fits
 from octavo_scheduler.cell import Cell
-from octavo_scheduler.policies.joining import has_its_share
-from octavo_scheduler.request import Request
 
 
 def comes_alone(cell: Cell, next_audit_us: int) -> bool:
@@ -45,22 +42,10 @@ def admit(cell: Cell) -> None:
     if request is None:
         return
     cell.queue.enter(request, cell.now_us)
-    plan = _plan(cell, request)
-    if plan is None:
+    plan, hindrance = placement.start(cell, request, cell.fleet.open_to(request.pool, cell.now_us))
+    if plan is None or hindrance:
         cell.queue.stay(request)
         cell.admission_due = True
     else:
         seating.admit(cell, plan)
         cell.queue.leave(request)
-
-
-def _plan(cell: Cell, request: Request) -> Plan | None:
-    """How it starts in this very event; None: it does not."""
-    if len(cell.tenants_about) > 1 and has_its_share(cell, request):
-        return None
-    plan = placement.best_plan(cell, request)
-    if plan is None or plan.waits or (plan.worker.computing and placement.waits_for_join(cell, request, plan)):
-        return None
-    if cell.tenants.limited and cell.tenants.over_share(plan.worker, request.tenant, plan.free_needed + plan.growth):
-        return None
-    return plan if plan.fits or fits(plan, cell.policy, cell.history) else None

@@ -8,6 +8,7 @@ elsewhere, and both hold the prefix: so a hot prefix spreads just when one worke
 from __future__ import annotations
 
 import heapq
+from typing import Literal
 
 from octavo_scheduler import lifecycle
 from octavo_scheduler.admission import (
@@ -18,23 +19,49 @@ from octavo_scheduler.admission import (
     load_path,
     make_plan,
     next_group,
+    size_of,
     usable_keys,
 )
 from octavo_scheduler.books.path import Way
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.loads import Loads
 from octavo_scheduler.moves.offer import BOTH, DECODE, keeps, offer, pays, possible, split_roles, waits_for_credit
-from octavo_scheduler.policies.joining import joinable
+from octavo_scheduler.policies.joining import has_its_share, joinable
+from octavo_scheduler.preloads import chunk_loads
 from octavo_scheduler.preloads.blend_parts import blend_of
 from octavo_scheduler.request import Choice, Outcome, Request
 from octavo_scheduler.routing import pressure_us, room_in_us, score_us
+
+Hindrance = Literal["", "waits", "slots", "share", "room"]
 
 Rating = tuple[float, int, int]
 """What a request costs on a worker (routing.py), where that stands in the list, and the blocks it has there."""
 
 
-def best_plan(cell: Cell, request: Request) -> Plan | None:
-    """The cheapest plan over all workers with room, or the cheapest of all when none has; refuses what never fits.
+def start(cell: Cell, request: Request, workers: list[Worker]) -> tuple[Plan | None, Hindrance]:
+    """How its next choices start on one of `workers` in this very event, or what is in their way; with the plan, if there is one.
+
+    `waits`: something of its own, by its own choice. `slots`: its tenant has its share of them. `share`: ... of the KV
+    pool. `room`: nobody has a slot, or the plan's worker no room; or it was refused.
+    """
+    if len(cell.tenants_about) > 1 and has_its_share(cell, request, workers):
+        return None, "slots"
+    plan = best_plan(cell, request, workers)
+    if plan is None:
+        return None, "room"
+    if plan.waits or (plan.worker.computing and waits_for_join(cell, request, plan)):
+        return plan, "waits"
+    if request.blended and chunk_loads.waits(cell, request, plan):
+        return plan, "waits"
+    tenants = cell.tenants
+    if tenants.limited and tenants.over_share(plan.worker, request.tenant, plan.free_needed + plan.growth):
+        return plan, "share"
+    return plan, "" if plan.fits or fits(plan, cell.policy, cell.history) else "room"
+
+
+def best_plan(cell: Cell, request: Request, workers: list[Worker] | None = None) -> Plan | None:
+    """The cheapest plan over all `workers` (None: those of its pool) with room, or the cheapest of all when none has; refuses what never fits.
 
     One that does not fit is also the answer when it is worth waiting for (`plan.waits`). None: it was refused, or every
     worker's slots are taken.
@@ -43,12 +70,15 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
     if len(group) > 1:
         group = next_group(group)
     if request.sized_for != cell.fleet.version:
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool)
+        beams = request.beams is not None
+        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool, beams)
         if never:
             lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
             return None
         request.sized_for = cell.fleet.version
-    accepting = joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request)
+    if workers is None:
+        workers = cell.fleet.open_to(request.pool, cell.now_us)
+    accepting = joinable(cell, workers, request)
     if not _has_slot(accepting):
         return None
     keys = usable_keys(group[0], accepting[0].block_tokens, cell.policy)  # all of a cell have one block size
@@ -76,7 +106,8 @@ def best_plan(cell: Cell, request: Request) -> Plan | None:
 
 def _able(cell: Cell, workers: list[Worker], request: Request, choices: int) -> list[Worker]:
     """Those of `workers` that can hold so many choices of it to their end: pools may differ, by their hosts or since one shrank."""
-    shapes, size = cell.fleet.shapes(request.pool), (len(request.prompt), request.max_tokens, choices)
+    shapes = cell.fleet.shapes(request.pool)
+    size = size_of(request, choices)
     if len(shapes) < 2 or all(can_ever_hold(shape, *size) for shape in shapes):
         return workers  # of a single one it was asked before
     return [worker for worker in workers if can_ever_hold(worker.shape(), *size)]
@@ -96,8 +127,7 @@ def _best_on(
         return None
     routed = cell.uses("routing", request)
     if not (cell.fleet.has_stores or request.blended or (keys and keys[0] in cell.fleet.heads)):
-        cheapest = accepting[_cheapest(cell, accepting, group[0].length)]
-        plan = _plan(cell, cheapest, group, keys)
+        plan = _plan(cell, _cheapest(cell, accepting, group), group, keys)
         plan.fits = fits(plan, cell.policy, cell.history)
         if plan.fits:
             return plan
@@ -138,10 +168,10 @@ def _waits_for_room(cell: Cell, request: Request, plan: Plan, saved_us: float) -
     return cell.now_us < request.room_until_us
 
 
-def plans(cell: Cell, request: Request) -> list[Plan]:
-    """What starting `request` would take on each worker, whether it fits or not."""
+def plans(cell: Cell, request: Request, workers: list[Worker]) -> list[Plan]:
+    """What starting `request` would take on each of `workers`, whether it fits or not."""
     group = next_group(request.waiting_choices())
-    workers = _able(cell, joinable(cell, cell.fleet.open_to(request.pool, cell.now_us), request), request, len(group))
+    workers = _able(cell, joinable(cell, workers, request), request, len(group))
     keys = usable_keys(group[0], workers[0].block_tokens, cell.policy) if workers else []
     return [_plan(cell, worker, group, keys) for worker in workers]
 
@@ -195,22 +225,15 @@ def _rated(cell: Cell, workers: list[Worker], keys: list[bytes], length: int) ->
     return rated, most
 
 
-def _cheapest(cell: Cell, workers: list[Worker], length: int) -> int:
-    """Which of the workers is the cheapest for a prompt of which none holds anything: as `_rated`, in one pass."""
+def _cheapest(cell: Cell, workers: list[Worker], group: list[Choice]) -> Worker:
+    """The cheapest of the workers for a prompt of which none holds anything: as `_rated`, in one pass."""
+    pool, length = group[0].request.pool, group[0].length
+    loads, accepting = cell.loads.get(pool), cell.fleet.accepting(pool)
+    if loads is None or loads.workers is not accepting:
+        loads = cell.loads[pool] = Loads(accepting)
+    loads.touch(cell.touched)
     budget = max(1, cell.policy.max_num_batched_tokens)
-    blocks = blocks_for(length + 1, workers[0].block_tokens)
-    best, best_us = 0, float("inf")
-    for at, worker in enumerate(workers):
-        costs, tokens = worker.costs, length + worker.backlog
-        chunk_us = costs.fixed_us + len(worker.sequences) * costs.decode_seq_us
-        cost_us = -(-tokens // budget) * chunk_us + tokens * costs.prefill_token_us
-        if cost_us < best_us:
-            if blocks > worker.pool.empty_blocks:
-                cost_us += pressure_us(worker, blocks)
-                if cost_us >= best_us:
-                    continue
-            best, best_us = at, cost_us
-    return best
+    return loads.cheapest(workers, length, budget, blocks_for(length + 1, workers[0].block_tokens))
 
 
 def _rate(cell: Cell, worker: Worker, at: int, keys: list[bytes], length: int) -> Rating:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SECOND_US = 1_000_000
+FAIR = ("fair", "slo-fair")
+"""Orders that share between tenants."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from octavo_scheduler.admission import Plan, growth_of, is_protected, margin_blo
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.history import OutputHistory
 from octavo_scheduler.moves.swap import swap_us
-from octavo_scheduler.policy import Policy
+from octavo_scheduler.policy import FAIR, Policy
 from octavo_scheduler.request import Request, Sequence
 from octavo_scheduler.tiers import Directory
 
@@ -91,8 +91,7 @@ def choose_victims(worker: Worker, unmet: list[Sequence], prices: Prices) -> lis
             break
         if candidate in victims:
             continue
-        # an n > 1 group that is not split yet has one prefill and one owner
-        members = [member for member in (candidate.group or (candidate,)) if not member.stopping]
+        members = [member for member in candidate.together if not member.stopping]
         if protected in members:
             continue
         gain = sum(worker.exclusive_blocks(member) + (member in needy) for member in members)
@@ -116,7 +115,7 @@ def may_displace(request: Request, other: Request, policy: Policy) -> bool:
     if other.priority >= request.priority or any(is_protected(choice) for choice in other.choices):
         return False
     order = policy.order_of(request.slo_class)
-    return order in ("priority", "slo") or (order in ("fair", "slo-fair") and other.tenant == request.tenant)
+    return order in ("priority", "slo") or (order in FAIR and other.tenant == request.tenant)
 
 
 def cheapest_displacement(
@@ -149,7 +148,7 @@ def displaced(request: Request, plan: Plan, policy: Policy, history: OutputHisto
     lower = [item for item in running if may_displace(request, item.choice.request, policy)]
     victims: dict[Sequence, None] = {}
     for candidate in cheapest_first(worker, lower, prices):
-        members = [member for member in (candidate.group or (candidate,)) if not member.stopping]
+        members = [member for member in candidate.together if not member.stopping]
         for member in members:
             if member not in victims:
                 victims[member] = None

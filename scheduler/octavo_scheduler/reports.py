@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence as Items
+from itertools import accumulate
+from typing import Any, cast
+
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
+from octavo_scheduler.beams import group as beams
 from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import NOBODY, who_is
 from octavo_scheduler.cell import Cell
@@ -107,37 +113,34 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     token touches few. What nearly no token needs stands in functions of its own.
     """
     block_tokens = worker.block_tokens
-    slots, tokens, hungry, now_us = worker.slots, report.tokens, worker.hungry, cell.now_us
-    seats, low_water, running = len(slots), ahead_tokens(worker, cell.policy), _RUNNING
-    if (told := sum(report.counts)) != len(tokens):
+    counts, tokens, hungry, now_us = report.counts, report.tokens, worker.hungry, cell.now_us
+    low_water, running, owing = _low_water(cell, worker), _RUNNING, cell.fleet.owing()
+    if (told := sum(counts)) != len(tokens):
         raise ProtocolError(f"{len(tokens)} tokens reported, counts add up to {told}")
-    at = logprob_at = 0
-    advanced: list[Sequence] = []
+    advanced = _in_slots(worker, report.slots)
+    singly = told == len(counts) and 0 not in counts  # a token for each
+    logprob_at = 0
     fresh: list[Sequence] = []
-    prefilled: dict[int, int] = {}
+    prefilled: dict[Sequence, int] = {}
     owed: list[Delivery] = []
-    for slot, count, computed in zip(report.slots, report.counts, report.computed_len, strict=True):
-        sequence = slots[slot] if slot < seats else None
-        if sequence is None:
-            raise ProtocolError(f"slot {slot} advanced and holds no sequence")
-        covered = len(sequence.blocks) * block_tokens
+    said: Items[Any] = tokens if singly else _in_pieces(tokens, counts)
+    for sequence, count, computed, new in zip(advanced, counts, report.computed_len, said, strict=True):
         before = sequence.computed_len
-        if not before <= computed <= covered or computed > sequence.length + count:
-            raise ProtocolError(f"slot {slot}: computed_len {computed} is impossible for {sequence!r}")
-        advanced.append(sequence)
-        if before < computed <= sequence.calm_until and count == 1:
+        if before + 1 == computed <= sequence.calm_until and singly:
             sequence.computed_len = computed
-            sequence.length = length = sequence.length + 1
-            sequence.output.append(tokens[at])
-            owed += sequence.deliveries
-            at += 1
-            if covered < length + low_water and covered < sequence.max_positions and not sequence.stopping:
-                hungry[sequence] = None
+            sequence.length += 1
+            sequence.output.append(new)
+            if sequence.owed_at is not owing:
+                owed += sequence.deliveries
+                sequence.owed_at = owing
             continue
+        covered = len(sequence.blocks) * block_tokens
+        if not before <= computed <= covered or computed > sequence.length + count:
+            raise ProtocolError(f"slot {sequence.slot}: computed_len {computed} is impossible for {sequence!r}")
         choice = sequence.choice
         request = choice.request
         if sequence.first_token_us < 0:
-            prefilled[len(advanced) - 1] = _prefilled(sequence, computed)
+            prefilled[sequence] = _prefilled(sequence, computed)
             request.work_done = True
         sequence.computed_len = computed
         if count:
@@ -147,42 +150,101 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
                 fresh.append(sequence)
                 _first_token(cell, worker, sequence)
             if choice.phase is running:
-                if count == 1:
-                    choice.output.append(tokens[at])
+                if singly:
+                    choice.output.append(new)
                 else:
-                    choice.output.extend(tokens[at : at + count])
+                    choice.output.extend(new)
                 if choice.logprobs is not None:
                     choice.logprobs.extend(report.logprobs[logprob_at : logprob_at + count])
                 request.losses = 0
                 owed += request.deliveries
             if request.logprobs >= 0:
                 logprob_at += count
-            at += count
         if sequence.behind:
             worker.note_behind(sequence)
         if computed >= (sequence.walked + 1) * block_tokens and choice.phase is running:
             _index_full_blocks(cell, worker, sequence, labels)
             if sequence.handoff is not None:
                 handoff.advance(cell, worker, sequence)
-        if covered < sequence.length + low_water and covered < sequence.max_positions and not sequence.stopping:
+        lacks = covered < sequence.max_positions
+        if lacks and covered < sequence.length + low_water and not sequence.stopping:
             hungry[sequence] = None
-        sequence.calm_until = (sequence.walked + 1) * block_tokens - 1 if _is_calm(sequence) else 0
-    if owed:
+        sequence.calm_until = 0
+        if _is_calm(sequence):
+            ends = (sequence.walked + 1) * block_tokens - 1
+            enough = covered - worker.calm_water - (sequence.length - computed) if lacks else covered
+            sequence.calm_until = ends if ends < enough else enough
+    if told:
         cell.fleet.owe(owed, cell.effects.dirty_gateways)
     for slot in report.starved:
-        starved = slots[slot] if slot < seats else None
+        starved = worker.slots[slot] if slot < len(worker.slots) else None
         if starved is not None and not starved.stopping:
             hungry[starved] = None
-    if not charge(worker, report.wall_us, report.steps, advanced, report.counts, report.computed_len, prefilled):
+    counts = _take_rows(cell, worker, report, fresh) if report.beam_rows else counts
+    if not charge(worker, report.wall_us, report.steps, advanced, counts, report.computed_len, prefilled):
         cell.counters["untold_device_us"] += report.wall_us
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
         chunks.first_token(cell, worker, sequence)
+    if report.beam_rows:
+        beams.go_on(cell, worker, report.beam_rows)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
     return sum(report.computed_len)
+
+
+def _in_slots(worker: Worker, slots: list[int]) -> list[Sequence]:
+    """The sequences in these slots. Raises ProtocolError for one that is empty, or is no slot."""
+    seats = worker.slots
+    try:
+        found = [seats[slot] for slot in slots]
+    except IndexError:
+        found = [None]
+    if None in found:
+        empty = next(slot for slot in slots if slot >= len(seats) or seats[slot] is None)
+        raise ProtocolError(f"slot {empty} advanced and holds no sequence")
+    return cast(list[Sequence], found)
+
+
+def _in_pieces(tokens: array[int], counts: list[int]) -> list[array[int]]:
+    """Tokens cut into pieces of so many."""
+    ends = list(accumulate(counts))
+    return [tokens[end - count : end] for count, end in zip(counts, ends, strict=True)]
+
+
+def _low_water(cell: Cell, worker: Worker) -> int:
+    """Positions that a table should reach beyond its tokens.
+
+    Calm sequences were found to have `calm_water` of them ahead: as that is no less, none need be looked at.
+    """
+    low = ahead_tokens(worker, cell.policy)
+    if not low <= worker.calm_water <= 2 * low:
+        more = low + low // 8 + 1 - worker.calm_water
+        worker.calm_water += more
+        for sequence in worker.sequences.values() if more > 0 else ():
+            sequence.calm_until -= more
+    return low
+
+
+def _take_rows(cell: Cell, worker: Worker, report: Reported, fresh: list[Sequence]) -> list[int]:
+    """Rows of beams, each in the place of a token; returns the tokens per slot with them, for what the steps cost."""
+    counts = list(report.counts)
+    places = {slot: at for at, slot in enumerate(report.slots)}
+    for row in report.beam_rows:
+        sequence = worker.sequences.get(row.seq)
+        if fault := beams.row_fault(sequence, row):
+            raise ProtocolError(fault)
+        if sequence is None or sequence.slot not in places:
+            raise ProtocolError(f"seq {row.seq} offers continuations without having advanced")
+        counts[places[sequence.slot]] += 1
+        if sequence.first_token_us < 0:
+            sequence.first_token_us = cell.now_us
+            fresh.append(sequence)
+            _first_token(cell, worker, sequence)
+        beams.take(sequence, row)
+    return counts
 
 
 def _is_calm(sequence: Sequence) -> bool:
@@ -192,6 +254,7 @@ def _is_calm(sequence: Sequence) -> bool:
         choice.phase is _RUNNING
         and sequence.first_token_us >= 0
         and choice.request.logprobs < 0
+        and choice.request.beams is None
         and not (sequence.behind or sequence.handoff is not None or sequence.group)
     )
 
@@ -199,7 +262,8 @@ def _is_calm(sequence: Sequence) -> bool:
 def _prefilled(sequence: Sequence, computed: int) -> int:
     """Positions that a sequence without a token computed itself on its way to `computed`."""
     if sequence.unpaid_blocks and not sequence.computed_len:
-        return 1  # a sibling's prompt was computed by its leader
+        # a sibling's prompt was computed by its leader
+        return max(1, computed - sequence.split_len) if sequence.split_len else 1
     own = computed - sequence.computed_len
     if sequence.join_base and computed > sequence.join_base and not sequence.wait_xfer:
         own -= sequence.join_tokens  # a load brought those
@@ -225,13 +289,20 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
         return
     choice, size, index = sequence.choice, worker.block_tokens, worker.index
     full = sequence.computed_len // size
+    if choice.request.beams is not None:
+        full = min(full, len(choice.request.prompt_keys))
     while sequence.walked < full:
         at = sequence.walked
-        keys = choice.keys(max(0, at - 1), full, size)
-        if not keys:
-            sequence.walked = full
-            return
-        parent = keys.pop(0) if at else None
+        link = choice.link(at, size) if full == at + 1 else None
+        if link is not None:  # a decode has filled a block
+            parent: bytes | None = link[0]
+            keys = [link[1]]
+        else:
+            keys = choice.keys(max(0, at - 1), full, size)
+            if not keys:
+                sequence.walked = full
+                return
+            parent = keys.pop(0) if at else None
         if parent is not None and parent not in index.block_of:
             # its block there was a private copy, and the indexed one is gone: now it can be indexed itself
             sequence.walked = at - 1

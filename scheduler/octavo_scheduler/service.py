@@ -193,8 +193,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         while True:
             async with asyncio.timeout(self._silence_s):
                 message: pb.AttachGatewayRequest = await self._read(context)
-            event = wire.read_gateway(message, connection.number, driver.clock_us())
-            if event is not None:
+            for event in wire.read_gateway(message, connection.number, driver.clock_us()):
                 driver.feed(event)
 
     async def _write_gateway(self, context: Context, connection: GatewayConnection, updates_as: UpdateWriter) -> None:
@@ -221,6 +220,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             ready=bool(workers) and not cell.draining,
             max_choices=min([cell.policy.max_num_seqs, *(worker.max_seqs for worker in workers)]),
             max_request_blocks=cell.fleet.max_request_blocks(),
+            takes_many=True,
         )
         if workers:
             hello = workers[0].hello

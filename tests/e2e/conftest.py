@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-for name in ("cluster", "mann_whitney", "storm"):  # sibling modules under importmode=importlib
+for name in ("cluster", "mann_whitney", "sdk_storm", "storm"):  # sibling modules under importmode=importlib
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
         assert spec is not None

@@ -43,7 +43,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             max_choices=8, max_request_blocks=64, model="smollm2",
         )  # fmt: skip
         self.received: dict[str, asyncio.Queue[Any]] = defaultdict(asyncio.Queue)
-        self.connections = 0
+        self.connections = self.messages = 0
         self._outbox: asyncio.Queue[scheduler_pb2.AttachGatewayResponse | None] = asyncio.Queue()
         self._server = grpc.aio.server()
         self.address = ""
@@ -70,8 +70,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def _read(self, requests: Any) -> None:
         async for message in requests:
-            kind = message.WhichOneof("message")
-            self.received[kind].put_nowait(getattr(message, kind))
+            self.messages += 1
+            for order in message.many.orders if message.HasField("many") else (message,):
+                kind = order.WhichOneof("message")
+                self.received[kind].put_nowait(getattr(order, kind))
 
     async def next(self, kind: str) -> Any:
         """The next message of a kind: hello, submit, cancel, stop_choice, attach, heartbeat."""

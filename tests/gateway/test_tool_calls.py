@@ -63,7 +63,24 @@ TAGGED = f"{OPEN}\n{CALL}\n{CLOSE}"
 def split(*pieces: str) -> tuple[str, list[tuple[str, str]]]:
     text = ToolText(NAMES)
     content = "".join(map(text.feed, pieces)) + text.finish()
-    return content, text.calls
+    return content, [(call.name, call.arguments) for call in text.calls]
+
+
+def told(*pieces: str) -> tuple[list[tuple[str, str]], list[int]]:
+    """Names and arguments of all calls that began, put together from their parts; and the numbers of those that are calls."""
+    text, grown = ToolText(NAMES), list[tuple[str, str]]()
+    for step in (*(lambda piece=piece: text.feed(piece) for piece in pieces), text.finish):
+        step()
+        for part in text.take_parts():
+            if part.name:
+                assert part.number == len(grown)
+                grown.append((part.name, ""))
+            name, arguments = grown[part.number]
+            grown[part.number] = name, arguments + part.arguments
+            assert part.end == len(grown[part.number][1].encode())
+    for call in text.calls:
+        assert grown[call.number] == (call.name, call.arguments), "what was told is what the call is"
+    return grown, [call.number for call in text.calls]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +132,76 @@ def test_how_the_text_is_cut_changes_nothing(parts: list[str], data: st.DataObje
         assert content == text
     for _, arguments in calls:
         assert isinstance(json.loads(arguments), dict)
+
+
+@given(
+    st.lists(
+        st.one_of(PARTS, st.sampled_from(['{"name": "now", "arguments": {', '"a": "b"', "}}", '"\\"', "\\"])),
+        max_size=9,
+    ),
+    st.data(),
+)
+def test_what_is_told_of_growing_calls_is_true_however_the_text_is_cut(parts: list[str], data: st.DataObject) -> None:
+    text = "".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    grown, numbers = told(*[text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)])
+    assert (grown, numbers) == told(text) == told(*text)
+    for number, (_, arguments) in enumerate(grown):
+        assert is_json(arguments) == (number in numbers), "arguments that can be read are a call's"
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("text", "grown", "numbers"),
+    [
+        (TAGGED, [WEATHER], [0]),
+        (CALL, [WEATHER], [0]),
+        (f"[{CALL}, {CALL}]", [WEATHER, WEATHER], [0, 1]),
+        (
+            f"I see. {TAGGED}\n{OPEN}" + '{"name":"now","parameters":{"é":[1,"]}"]}}' + CLOSE,
+            [WEATHER, ("now", '{"é":[1,"]}"]}')],
+            [0, 1],
+        ),
+        (f'{OPEN}{{"arguments": {{"city": "Bern"}}, "name": "weather"}}{CLOSE}', [WEATHER], [0]),  # told whole
+        (
+            f'{OPEN}{{"name": "weather", "arguments": {{"city": Bern}}}}{CLOSE} {TAGGED}',
+            [("weather", '{"city": Bern'), WEATHER],
+            [1],
+        ),
+        (f'{OPEN}{{"name": "weather", "arguments": {{"city": "Be', [("weather", '{"city": "Be')], []),
+        (f"{CALL} and so on", [("weather", '{"city": "Bern"')], []),
+        (f"{OPEN}{CALL[:-1]}, 1}}{CLOSE}", [("weather", '{"city": "Bern"')], []),
+        ('{"name": "now", "arguments": {}, "arguments": {"a": 1}}', [("now", "{")], []),  # says two things
+        ('{"name": "now", "arguments": {}, "name": "weather"}', [("now", "{")], []),
+        ('{"name": "elsewhere", "arguments": {}}', [], []),
+        ('{"name": "now", "arguments": "{}"}', [], []),
+        (f'{OPEN}{{"name": "now", "arguments": {{"x": 1e999}}}}{CLOSE}', [("now", '{"x": 1e999')], []),
+        ('{"name": ' + " " * 2000 + '"now", "arguments": {}}', [NOW], [0]),  # its head is too long to wait for
+        ("It is warm.", [], []),
+    ],
+)
+def test_calls_are_told_as_they_grow(text: str, grown: list[tuple[str, str]], numbers: list[int]) -> None:
+    assert told(text) == told(*text) == (grown, numbers)
+
+
+def test_arguments_come_with_the_text_and_only_their_last_brace_waits() -> None:
+    text = ToolText(NAMES)
+    assert text.feed(f'{OPEN}\n{{"name": "weather", "argum') == "" and not text.take_parts()
+    text.feed('ents": {"city": "Be')
+    assert text.take_parts() == [(0, "weather", '{"city": "Be', 12)]
+    text.feed('rn"}}')
+    assert text.take_parts() == [(0, "", 'rn"', 15)]
+    text.feed("\n</tool")
+    assert not text.take_parts()
+    text.feed("_call>")
+    assert text.take_parts() == [(0, "", "}", 16)]
 
 
 def test_each_closing_tag_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

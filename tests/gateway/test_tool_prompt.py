@@ -70,8 +70,9 @@ def function(**given: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("given", "field"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": "function weather"}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tool_choice": "required", "add_generation_prompt": False}, "tool_choice"),
+        ({"tool_choice": "function elsewhere"}, "tool_choice"),
         ({"kind": "generate"}, "tools"),
         ({"tools": [WEATHER] * 2}, "tools[1].function.name"),
         ({"tools": [function(name=str(k)) for k in range(129)]}, "tools"),

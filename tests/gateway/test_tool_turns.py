@@ -135,17 +135,103 @@ async def test_openai_clients_stream_and_whole(stack: Any, make_feed: Any, tmp_p
             assert submit.resumes and choice.message.content == "Cold there." and choice.message.tool_calls is None
 
 
-async def test_forcing_a_call_is_refused_with_the_fix(stack: Any, make_feed: Any, tmp_path: Any) -> None:
+async def test_chat_chunks_carry_a_call_as_it_grows(stack: Any, make_feed: Any, tmp_path: Any) -> None:
+    from octavo_gateway.http.server import start_http
+
+    settings = {"gateway.http_listen": "127.0.0.1:0", "observability.trace_files": False}
+    broken = ANSWER.replace('"Bern"', "Bern")
+    async with running_host("gateway", tmp_path, settings) as host:
+        address = await start_http(stack.gateway, make_feed()[1], host)
+        async with openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="k", max_retries=0) as client:
+            given: Any = {"model": "smollm2", "messages": ASKED, "tools": TOOLS, "max_tokens": 120, "stream": True}
+
+            async def chunks() -> list[Any]:
+                found = [chunk.choices[0] async for chunk in await client.chat.completions.create(**given)]
+                return [(choice.delta, choice.finish_reason) for choice in found]
+
+            reading = asyncio.create_task(chunks())
+            submit = await stack.scheduler.next("submit")
+            stack.scheduler.accept(submit.request_id)
+            ids = stack.ids(f"I look. {broken}{ANSWER}")
+            for start, token in enumerate(ids):  # one event each, so that each may be a chunk of its own
+                stack.scheduler.tokens(submit.request_id, [token], start)
+                await stack.until(
+                    lambda seen=start + 1: stack.gateway._upstream.live_count and len(_output(stack).ids) >= seen
+                )
+                await asyncio.sleep(0)
+            stack.scheduler.choice_finished(submit.request_id, "stop", len(ids))
+            stack.scheduler.finish(submit.request_id)
+            found = await reading
+            parts = [part for delta, _ in found for part in delta.tool_calls or ()]
+            assert [(part.index, part.type, part.function.name) for part in parts if part.id] == [
+                (0, "function", "weather"), (1, "function", "weather"),
+            ]  # fmt: skip
+            assert len(parts) > 10, "it came in pieces"
+            grown = ["".join(part.function.arguments for part in parts if part.index == number) for number in (0, 1)]
+            assert grown == ['{"city": Bern', '{"city": "Bern"}'] and found[-1][1] == "tool_calls"
+            assert "".join(delta.content or "" for delta, _ in found) == f"I look. {broken}"
+
+
+def _output(stack: Any) -> Any:
+    (live,) = stack.gateway._live.values()
+    return live.choices[0]
+
+
+async def test_grpc_chunks_carry_a_call_as_it_grows_on_and_off_a_session(stack: Any) -> None:
+    for multiplex in (True, False):
+        async with AsyncClient(f"grpc://{stack.address}", multiplex=multiplex) as client:
+            stream = client.chat_stream("Bern?", tools=TOOLS, max_tokens=100, request_id=f"one-{multiplex}", n=2)
+
+            async def chunks(stream: Any = stream) -> list[Any]:
+                return [chunk async for chunk in stream]
+
+            reading = asyncio.create_task(chunks())
+            await answered(stack)
+            found = await reading
+            done = stream.completion
+            assert done is not None and [choice.finish_reason for choice in done.choices] == ["tool_calls"] * 2
+            for choice in done.choices:
+                (call,) = choice.tool_calls
+                parts = [part for chunk in found if chunk.index == choice.index for part in chunk.call_parts]
+                assert (
+                    (parts[0].id, parts[0].name)
+                    == (call.id, call.name)
+                    == (call_id(f"one-{multiplex}", choice.index, 0), "weather")
+                )
+                assert "".join(part.arguments for part in parts) == call.arguments
+                assert parts[-1].end == len(call.arguments) and not any(part.name or part.number for part in parts[1:])
+
+
+async def test_who_attaches_in_the_middle_is_told_the_rest_of_a_call(stack: Any) -> None:
+    async with AsyncClient(f"grpc://{stack.address}") as client:
+        reading = asyncio.create_task(client.chat("Bern?", tools=TOOLS, max_tokens=100, request_id="one"))
+        submit = await stack.scheduler.next("submit")
+        stack.scheduler.accept(submit.request_id)
+        ids, at = stack.ids(ANSWER), ANSWER.index("Bern")
+        stack.scheduler.tokens(submit.request_id, ids)
+        await stack.until(lambda: stack.gateway._live and len(_output(stack).ids) == len(ids))
+        late = client.attach("one", from_byte=at)
+        later = asyncio.create_task(late.result())
+        await stack.until(lambda: next(iter(stack.gateway._live.values())).clients == 2)
+        stack.scheduler.choice_finished(submit.request_id, "stop", len(ids))
+        stack.scheduler.finish(submit.request_id)
+        assert (await later).tool_calls == (await reading).tool_calls
+        assert (await later).text == ANSWER[at:]
+
+
+async def test_a_choice_that_is_none_is_refused_with_the_fix(stack: Any, make_feed: Any, tmp_path: Any) -> None:
     from octavo_gateway.http.server import start_http
 
     settings = {"gateway.http_listen": "127.0.0.1:0", "observability.trace_files": False}
     async with running_host("gateway", tmp_path, settings) as host:
         address = await start_http(stack.gateway, make_feed()[1], host)
         async with httpx.AsyncClient(base_url=f"http://{address}") as http:
-            for choice in ("required", {"type": "function", "function": {"name": "weather"}}, {"type": "x"}):
+            for choice in ("sometimes", {"type": "function", "function": {"name": "wether"}}, {"type": "x"}):
                 body = {"messages": ASKED, "tools": TOOLS, "tool_choice": choice}
                 error = (await http.post("/v1/chat/completions", json=body)).json()["error"]
-                assert error["param"] == "tool_choice" and "use auto or none" in error["message"]
+                assert error["param"] == "tool_choice" and (
+                    "is none; use auto, none, required" in error["message"] or "is not offered" in error["message"]
+                )
     assert stack.scheduler.none("submit")
 
 

@@ -265,3 +265,33 @@ async def test_a_write_after_the_stream_s_end_is_a_broken_stream(stack: Any, mon
     stack.scheduler.break_stream()
     await stack.until(lambda: stack.upstream.connections >= 3)
     assert raised == 1 and stack.upstream.ready
+
+
+@pytest.mark.parametrize("takes_many", [False, True])
+async def test_what_has_waited_for_the_stream_goes_as_one_message_where_that_is_read(
+    stack: Any, takes_many: bool
+) -> None:
+    stack.scheduler.welcome.takes_many = takes_many
+    stack.scheduler.set_ready(True)
+    await stack.until(lambda: stack.upstream._takes_many == takes_many)
+    before = stack.scheduler.messages
+    for number in range(100):  # nobody else runs meanwhile
+        stack.upstream.cancel(f"request-{number}", "default", "client_cancel")
+    assert [(await stack.scheduler.next("cancel")).request_id for _ in range(100)] == [
+        f"request-{n}" for n in range(100)
+    ]
+    messages = stack.scheduler.messages - before
+    assert messages >= 100 if not takes_many else 2 <= messages <= 4  # 64 at most in one; a heartbeat may come between
+
+
+async def test_one_message_of_many_stays_small(stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo_gateway.upstream.MANY_BYTES", 1000)
+    stack.scheduler.welcome.takes_many = True
+    stack.scheduler.set_ready(True)
+    await stack.until(lambda: stack.upstream._takes_many)
+    before = stack.scheduler.messages
+    for _ in range(8):
+        stack.upstream.cancel("x" * 400, "default", "client_cancel")
+    for _ in range(8):
+        await stack.scheduler.next("cancel")
+    assert 4 <= stack.scheduler.messages - before <= 5

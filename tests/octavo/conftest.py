@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
@@ -32,6 +32,10 @@ def retry_info(seconds: float) -> error_details_pb2.RetryInfo:
     return error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=int(seconds * 1e9)))
 
 
+CANCELLED = pb.CancelResponse(found=True, outcome="cancelled", last_step=9, blocks_freed=3, latency_us=700)
+PAUSED = pb.PauseResponse(found=True, decision="keep")
+
+
 @dataclass(slots=True)
 class Failure:
     """A non-OK status in the place of an event."""
@@ -53,6 +57,8 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
     remaining_s: list[float] = field(default_factory=list)
     knows_sessions: bool = True
     sessions: int = 0
+    mark: Literal["sent", "taken away", "held back"] = "sent"
+    """What becomes of a session's mark on its way to the client."""
     plays: Callable[[Any, Any], Any] | None = None
     """Plays a whole session instead of the scripts."""
 
@@ -93,11 +99,18 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
         self.sessions += 1
         if not self.knows_sessions:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-        await context.send_initial_metadata((("octavo-session", "1"),))
+        if self.mark == "held back":  # until there is a message
+            await self._only_read(frames)
+            return
+        await context.send_initial_metadata((("octavo-session", "1"),) if self.mark == "sent" else ())
+        if self.mark == "taken away":
+            await self._only_read(frames)
+            return
         if self.plays is not None:
             await self.plays(frames, context)
             return
         playing: dict[int, asyncio.Task[None]] = {}
+        asking: list[asyncio.Task[None]] = []
         turn = asyncio.Lock()
 
         async def say(event: pb.CallEvent) -> None:
@@ -108,12 +121,30 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
             action = frame.WhichOneof("action")
             if action == "ack":
                 self.acks.append(frame.ack)
+            elif action in ("cancel", "pause"):
+                asking.append(asyncio.create_task(self._answer(frame, context, say)))
             elif action == "leave":
                 playing.pop(frame.call).cancel()
             else:
                 self.calls.append((action.capitalize(), getattr(frame, action), self._metadata_of(frame, context)))
                 self.remaining_s.append(frame.context.timeout_ms / 1e3)
                 playing[frame.call] = asyncio.create_task(self._play_call(frame.call, say))
+
+    async def _only_read(self, frames: Any) -> None:
+        async for _frame in frames:
+            raise AssertionError("nothing is written before the mark")
+
+    async def _answer(self, frame: Any, context: Any, say: Callable[[pb.CallEvent], Any]) -> None:
+        action = frame.WhichOneof("action")
+        self.calls.append((f"session {action}", getattr(frame, action), self._metadata_of(frame, context)))
+        if self.unary_failures:
+            failure = self.unary_failures.pop(0)
+            failed = pb.CallFailed(code=failure.code, status=status_of(failure).SerializeToString())
+            return await say(pb.CallEvent(call=frame.call, failed=failed))
+        if action == "cancel":
+            await say(pb.CallEvent(call=frame.call, cancelled=CANCELLED))
+        else:
+            await say(pb.CallEvent(call=frame.call, paused=PAUSED))
 
     def _metadata_of(self, frame: Any, context: Any) -> dict[str, str]:
         own = {"traceparent": frame.context.traceparent} if frame.context.traceparent else {}
@@ -145,7 +176,11 @@ class Gateway(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Cancel(self, request: Any, context: Any) -> Any:
         await self._unary("Cancel", request, context)
-        return pb.CancelResponse(found=True, outcome="cancelled", last_step=9, blocks_freed=3, latency_us=700)
+        return CANCELLED
+
+    async def Pause(self, request: Any, context: Any) -> Any:
+        await self._unary("Pause", request, context)
+        return PAUSED
 
     async def Ack(self, request: Any, context: Any) -> Any:
         self.acks.append(request)

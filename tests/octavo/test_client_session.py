@@ -178,6 +178,83 @@ async def test_a_deadline_that_is_none_is_refused_before_anything_is_sent(deadli
 
 
 @SESSION_ONLY
+@pytest.mark.parametrize("mark", ["taken away", "held back"])
+async def test_without_its_mark_a_session_is_given_up_in_time(
+    served: Any, script: Any, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a proxy that passes only the metadata it knows, or none before the first message."""
+    monkeypatch.setattr("octavo.client.session.MARK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("octavo.client.session.STATUS_TIMEOUT_S", 0.1)
+    served.gateway.mark = mark
+    served.gateway.scripts = [script.answer([f"{i}"]) for i in range(6)]
+    async with octavo.AsyncClient(served.address, retry=QUICK, deadline_s=20) as client:
+        first = await asyncio.gather(*(client.generate("x") for _ in range(4)))
+        again = [await client.generate("x") for _ in range(2)]
+        assert (await client.cancel("r")).found and not client.multiplexed
+    assert sorted(done.text for done in [*first, *again]) == sorted(map(str, range(6)))
+    assert served.gateway.sessions == 1 and all(done.resumes == 0 for done in first)
+
+
+@SESSION_ONLY
+async def test_a_gateway_that_was_silent_once_is_asked_again(
+    served: Any, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.client.session.MARK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("octavo.client.calls.SILENT_S", 0.0)
+    served.gateway.mark = "held back"
+    served.gateway.scripts = [script.answer(["a"]) for _ in range(2)]
+    async with octavo.AsyncClient(served.address, retry=QUICK, deadline_s=20) as client:
+        asking = asyncio.create_task(client.generate("x"))
+        while served.gateway.sessions < 1:
+            await asyncio.sleep(0.01)
+        served.gateway.mark = "sent"
+        assert (await asking).text == "a" and served.gateway.sessions == 2
+        assert (await client.generate("x")).text == "a" and client.multiplexed
+
+
+@SESSION_ONLY
+async def test_cancel_and_pause_go_the_way_of_their_request(served: Any, script: Any) -> None:
+    """A balancer may take a call of its own to another gateway, which knows nothing of the request."""
+    hold = asyncio.Event()
+    served.gateway.scripts = [[*script.answer(["a"], end=False), hold.wait]]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        assert (await client.cancel("r")).found  # no session yet: by itself
+        stream = client.generate_stream("x", request_id="r")
+        await anext(stream)
+        assert (await stream.cancel()).outcome == "cancelled" and (await client.cancel("r", "late")).blocks_freed == 3
+        paused = await client.pause("r", "search", 800)
+        assert (paused.found, paused.decision) == (True, "keep")
+        busy = script.failure(script.code.UNAVAILABLE, "scheduler-slow")
+        served.gateway.unary_failures = [busy]
+        assert (await client.pause("r")).found, "as every call that is safe to repeat"
+        full = script.failure(
+            script.code.RESOURCE_EXHAUSTED, "full", [error_details_pb2.ErrorInfo(reason="rejected-session-calls")]
+        )
+        served.gateway.unary_failures = [full]
+        assert (await client.cancel("r")).found
+    assert [name for name, _request, _metadata in served.gateway.calls] == [
+        "Cancel", "Generate", "session cancel", "session cancel", "session pause", "session pause", "session pause",
+        "session cancel", "Cancel",
+    ]  # fmt: skip
+    assert served.gateway.sessions == 1
+
+
+@SESSION_ONLY
+async def test_a_whole_answer_is_cancelled_by_its_id(served: Any, script: Any) -> None:
+    """Nobody has a handle of a call that waits for the whole answer: its id is enough."""
+    hold, failed = asyncio.Event(), script.failure(script.code.CANCELLED, "client_cancel")
+    served.gateway.scripts = [[*script.answer(["a"], end=False), hold.wait, failed]]
+    async with octavo.AsyncClient(served.address, retry=QUICK) as client:
+        asking = asyncio.create_task(client.generate("x", request_id="mine"))
+        while not served.gateway.calls:
+            await asyncio.sleep(0.01)
+        assert (await client.cancel("mine")).found
+        hold.set()
+        with pytest.raises(errors.Cancelled):
+            await asking
+
+
+@SESSION_ONLY
 async def test_a_message_that_cannot_be_read_ends_the_stream_on_both_sides(served: Any, script: Any) -> None:
     ended = asyncio.Event()
 

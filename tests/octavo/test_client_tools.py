@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from octavo.client import Choice, Completion, Message, ToolCall
+from octavo.client import Choice, Completion, Message, ToolCall, ToolCallPart
+from octavo.client.stream import _beyond_parts
 from octavo.client.wire import chat_request, generate_request, wire_messages
 from octavo.errors import InvalidRequest
 
@@ -41,11 +42,13 @@ def test_a_tool_that_cannot_be_sent_is_named(tool: Any) -> None:
     assert caught.value.field == "tools[1]"
 
 
-def test_a_choice_that_is_no_word_is_named() -> None:
+def test_a_choice_is_a_word_or_names_a_function() -> None:
     choice: Any = {"type": "function", "function": {"name": "weather"}}
-    with pytest.raises(InvalidRequest, match="use auto or none") as caught:
-        chat_request(HELLO, {"tools": [TOOL], "tool_choice": choice})
-    assert caught.value.field == "tool_choice"
+    assert chat_request(HELLO, {"tools": [TOOL], "tool_choice": choice}).tool_choice == "function weather"
+    for wrong in ({"type": "function"}, 7, {"function": "weather"}):
+        with pytest.raises(InvalidRequest, match="use auto, none, required") as caught:
+            chat_request(HELLO, {"tools": [TOOL], "tool_choice": wrong})  # type: ignore[typeddict-item]
+        assert caught.value.field == "tool_choice"
 
 
 @pytest.mark.parametrize("call", [{}, {"function": {"name": "f"}}, "f", {"name": "f", "arguments": {}}])
@@ -67,3 +70,13 @@ def test_an_answer_is_the_next_turn_of_its_conversation() -> None:
     for text, said in (("I look.\n<tool_call>...</tool_call>", "I look."), ('{"name": "<tool_call>"}', "")):
         done = Completion("r", "m", (Choice(0, text, tool_calls=(CALL,)),))
         assert done.message == Message("assistant", said, tool_calls=(CALL,))
+
+
+def test_parts_of_a_call_that_arrive_twice_are_cut_away() -> None:
+    known: dict[int, int] = {}
+    first = ToolCallPart(0, "call_1", "weather", '{"a": "é', 9)
+    assert _beyond_parts((first,), known) == (first,) and known == {0: 9}
+    assert _beyond_parts((first,), known) == ()
+    again = (ToolCallPart(0, "call_1", "weather", '{"a": "éb"', 11), ToolCallPart(1, "call_2", "now", "", 0))
+    assert _beyond_parts(again, known) == (ToolCallPart(0, "", "", 'b"', 11), again[1])
+    assert _beyond_parts(again, known) == () and known == {0: 11, 1: 0}

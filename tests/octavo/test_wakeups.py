@@ -9,6 +9,8 @@ import threading
 
 import pytest
 from octavo.rpc import wakeups
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
 def in_a_thread(work: object) -> list[object]:
@@ -57,10 +59,50 @@ def test_the_thread_of_grpcs_completion_queue_takes_the_slice_and_a_compute_thre
         "    before_ns = wakeups.slice_ns(compute.native_id)\n"
         "    wakeups.shorten_slices(300)\n"
         "    found = {t.name: wakeups.slice_ns(t.native_id) for t in threading.enumerate()}\n"
-        "    queue = [ns for name, ns in found.items() if wakeups.QUEUE_THREAD in name]\n"
+        "    queue = [ns for name, ns in found.items() if '_poll_wrapper' in name]\n"
         "    del server\n"
         "    print(queue, found[compute.name] == before_ns)\n"
         "asyncio.run(main())\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n")[0] == "[300000] True"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nice values of threads are Linux's")
+def test_compute_threads_yield_to_messages_and_nobody_else_does() -> None:
+    """A process of its own: a nice value cannot be taken back."""
+    program = (
+        "import asyncio, os, threading, grpc.aio\n"
+        "from octavo.rpc import wakeups\n"
+        "nice_of = lambda thread: os.getpriority(os.PRIO_PROCESS, thread)\n"
+        "async def main():\n"
+        "    server = grpc.aio.server()\n"
+        "    steps, other = (threading.Thread(target=threading.Event().wait, daemon=True) for _ in range(2))\n"
+        "    steps.start(), other.start()\n"
+        "    before = nice_of(0)\n"
+        "    grpcs = wakeups._message_threads()\n"
+        "    print(wakeups.yield_to_messages(0, [steps.native_id]), nice_of(steps.native_id) - before)\n"
+        "    print(wakeups.yield_to_messages(3, [steps.native_id]) >= 1, nice_of(steps.native_id) - before)\n"
+        "    print({nice_of(thread) - before for thread in (*grpcs, other.native_id, os.getpid())}, len(grpcs) > 2)\n"
+        "    del server\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:3] == ["0 0", "True 3", "{0} True"]
+
+
+@pytest.mark.skipif(not wakeups.known_here(), reason="this system's threads state no slice")
+def test_an_exporter_of_spans_takes_the_slice() -> None:
+    """It holds the interpreter that the loop waits for."""
+
+    def work() -> int:
+        exporting = BatchSpanProcessor(InMemorySpanExporter())
+        try:
+            wakeups.shorten_slices(300)
+            (thread,) = [item for item in threading.enumerate() if "OtelBatch" in item.name and item not in before]
+            return wakeups.slice_ns(thread.native_id or -1)
+        finally:
+            exporting.shutdown()
+
+    before = threading.enumerate()
+    assert in_a_thread(work) == [300_000]

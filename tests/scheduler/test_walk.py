@@ -11,9 +11,14 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from octavo_scheduler import seating
+from octavo_scheduler.admission import Plan, can_ever_hold, next_group, size_of
+from octavo_scheduler.beams.rule import BeamRule
+from octavo_scheduler.cell import Cell
 from octavo_scheduler.core import Core
 from octavo_scheduler.event_log import EventLog, replay
 from octavo_scheduler.events import Event
+from octavo_scheduler.limits.jam import Jam
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update
 from octavo_scheduler.policy import Policy
@@ -26,6 +31,7 @@ from octavo_scheduler.preloads.cache_events import (
     PreloadRemoved,
 )
 from octavo_scheduler.preloads.rule import CacheRule, PromptChunk
+from octavo_scheduler.request import Request
 
 from tests.scheduler.chaos import ChaosWorker, sampling_of, tokens_of
 from tests.scheduler.chaos_store import ChaosStore
@@ -121,7 +127,7 @@ class Walk:
             self.gateway(),
             prompt,
             rng.choice((1, 3, 12, min(25, most), most)),
-            n=rng.choice((1, 1, 1, 2, 3)),
+            **self.kind(),
             stop_ids=rng.choice(([], [5], [5, 17])),
             priority=rng.choice((0, 0, 3)),
             deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
@@ -139,6 +145,18 @@ class Walk:
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
+
+    def kind(self) -> dict[str, object]:
+        """One choice, several, or the beams of a search."""
+        rng = self.rng
+        if rng.random() < 0.85:
+            return {"n": rng.choice((1, 1, 1, 2, 3))}
+        width = rng.choice((1, 2, 3, 4))
+        ends = rng.choice(((), (5, 17), tuple(range(9))))
+        return {
+            "n": width,
+            "beams": BeamRule(rng.randint(1, width), rng.choice((0.0, 1.0, 1.0)), rng.random() < 0.3, ends),
+        }
 
     def submit_chunks(self) -> None:
         """A prompt of preloads in any order: where two are there, what is behind the first is blended."""
@@ -184,7 +202,8 @@ class Walk:
             self.simulation.cancel(client, self.rng.choice(("client_cancel", "client_disconnect")))  # type: ignore[arg-type]
 
     def stop_choice(self) -> None:
-        for client in self.rng.sample(self.live(), min(1, len(self.live()))):
+        live = [client for client in self.live() if client.beams is None]  # type: ignore[attr-defined]
+        for client in self.rng.sample(live, min(1, len(live))):
             index = self.rng.randrange(len(client.seeds))  # type: ignore[attr-defined]
             got = client.got[index]  # type: ignore[attr-defined]
             if got and index not in client.ended and index not in client.cuts:  # type: ignore[attr-defined]
@@ -321,6 +340,42 @@ def test_where_pools_differ_nobody_stands_still(seed: int) -> None:
     assert not [why for why in simulation.closed if "progress" in why]
 
 
+@pytest.mark.parametrize("seed", [302, 308, 311])
+def test_nobody_passes_onto_a_worker_that_somebody_before_it_could_use(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where pools differ: asked of each worker anew, whatever the jam believes."""
+    before: list[Request] = []
+    passed = 0
+
+    class Watched(Jam):
+        def __init__(self, cell: Cell) -> None:
+            super().__init__(cell)
+            before.clear()
+
+        def hold(self, request: Request) -> None:
+            before.append(request)
+            super().hold(request)
+
+    def admit(cell: Cell, plan: Plan) -> None:
+        nonlocal passed
+        newcomer = plan.choices[0].request
+        for request in before if newcomer.queued and newcomer not in cell.arriving else ():
+            size = size_of(request, len(next_group(request.waiting_choices())))
+            of_pool = not request.pool or request.pool in plan.worker.labels
+            assert not (of_pool and can_ever_hold(plan.worker.shape(), *size)), (
+                f"{newcomer.request_id} takes what {request.request_id} waits for"
+            )
+            passed += 1
+        seat(cell, plan)
+
+    seat = seating.admit
+    monkeypatch.setattr("octavo_scheduler.core.Jam", Watched)
+    monkeypatch.setattr(seating, "admit", admit)
+    simulation = Walk(seed, smaller=9).run(2500)
+    assert (passed > 0) == (simulation.core.cell.counters["passing_starts"] > 0)
+
+
 def test_walks_reach_every_corner() -> None:
     """A walk that never preempts, loads or loses a worker would prove nothing."""
     total: dict[str, float] = {}
@@ -335,6 +390,8 @@ def test_walks_reach_every_corner() -> None:
         "loaded_blocks",
         "prefix_hit_tokens",
         "mixed_steps",
+        "beam_steps",
+        "beam_forks",
         "requests_attached",
         "requests_finished",
         "requests_cancelled",
@@ -367,6 +424,7 @@ def test_walks_reach_every_corner() -> None:
         "workers_drained",
         "handed_over",
         "abandoned_copies",
+        "passing_starts",
     ):
         assert total[name] > 0, name
 

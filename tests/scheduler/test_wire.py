@@ -13,7 +13,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 from octavo_scheduler import orders, wire
 from octavo_scheduler.connections import fold_epoch
-from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, Reported, TransferDone
+from octavo_scheduler.events import Calibration, Cancelled, Finish, FirstToken, Paused, Released, Reported, TransferDone
 from octavo_scheduler.preloads.rule import CacheRule
 from octavo_scheduler.settings import policy_from
 
@@ -166,3 +166,20 @@ def test_an_unknown_role_is_refused() -> None:
     with pytest.raises(wire.WireError, match="role: 'cook' is unknown; use both, prefill, decode"):
         wire.read_hello(wpb.WorkerHello(role="cook"), 1, "w", 1)
     assert wire.read_hello(wpb.WorkerHello(), 1, "w", 1).role == "both"
+
+
+def test_a_message_of_many_orders_is_an_event_each_in_order_and_at_one_time() -> None:
+    message = pb.AttachGatewayRequest()
+    message.many.orders.add().cancel.request_id = "a"
+    message.many.orders.add().heartbeat.SetInParent()
+    message.many.orders.add().pause.request_id = "b"
+    message.many.orders.add().cancel.request_id = "c"
+    events = list(wire.read_gateway(message, 3, 77))
+    assert [(type(event), event.request_id, event.now_us) for event in events] == [  # type: ignore[attr-defined]
+        (Cancelled, "a", 77), (Paused, "b", 77), (Cancelled, "c", 77),
+    ]  # fmt: skip
+    assert list(wire.read_gateway(pb.AttachGatewayRequest(heartbeat=pb.Heartbeat()), 3, 77)) == []
+    damaged = pb.AttachGatewayRequest()
+    damaged.many.orders.add().submit.prompt_keys = b"short"
+    with pytest.raises(wire.WireError, match="prompt_keys"):
+        list(wire.read_gateway(damaged, 3, 77))

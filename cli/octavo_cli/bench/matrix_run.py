@@ -165,18 +165,19 @@ class MatrixRun:
                 self._skip(f"{cell.name}/{name}", why)
 
     async def _aged(self, target: Target, described: Described, group: Group, name: str) -> None:
-        """The first group again after minutes of the same load."""
+        """The first group again after minutes of the same load, as many laps as before it."""
         self.say(f"{name}: {self.after_min:g} minutes of load")
         ends_s = time.monotonic() + self.after_min * 60.0
-        runs, number = GroupRuns(group), 0
+        number, runs = 0, GroupRuns(group)
         try:
             while time.monotonic() < ends_s or not number:
                 number += 1
-                runs = GroupRuns(group)
-                await runs.empty(target, described, self.clients, number)
+                await GroupRuns(group).empty(target, described, self.clients, number)
+            for lap in range(number + 1, number + 1 + self.laps):
+                await runs.lap(target, described, self.clients, lap)
         except OctavoError as error:
             self._failed(f"aged/{name}", error)
             return
         for row, figures in runs.figures().items():
-            aged = f"{row.removesuffix('/empty-cache')}/aged"
+            aged = row.replace("/empty-cache", "/aged").replace("/warm", "/aged-warm")
             self.table.rows[path_of(aged, name)] = named(figures, aged, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ SHOWN = ("Paris", "Rome", "London")
 """Cities of the calls that the conversation begins with: even a small model goes on in their form."""
 ASKED = ("Berlin", "Madrid", "Vienna")
 ROOM = 60
+_TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 def conversation(city: str) -> list[Message]:
@@ -39,45 +41,55 @@ def conversation(city: str) -> list[Message]:
     return [*turns, Message("user", f"What is the weather in {city}?")]
 
 
-def has_call(text: str) -> bool:
-    """Whether an answer's text is a call of the offered function, read here without the server's help."""
-    inside = text.strip().removeprefix("<tool_call>").removesuffix("</tool_call>").strip()
-    try:
-        said = json.loads(inside)
-    except ValueError:
-        return False
-    return isinstance(said, dict) and said.get("name") == "get_weather" and isinstance(said.get("arguments"), dict)
+def said_calls(text: str) -> list[Mapping[str, Any]]:
+    """The calls of the offered function that an answer's text has, words around them or not; read here without the server's help."""
+    tagged = _TAGGED.findall(text)
+    said = []
+    for inside in tagged or [text]:
+        try:
+            value = json.loads(inside)
+        except ValueError:
+            continue
+        calls = value if isinstance(value, list) else [value]
+        if all(isinstance(call, dict) and _is_call(call) for call in calls):
+            said += calls
+    return said
+
+
+def _is_call(said: Mapping[str, Any]) -> bool:
+    return said.get("name") == "get_weather" and isinstance(said.get("arguments"), dict)
 
 
 def judge(done: Completion, refused: Completion) -> str:
-    """The city that was called for. `refused`: the same with tool_choice none. Raises Wrong."""
-    if done.finish_reason != "tool_calls" or len(done.tool_calls) != 1:
+    """The city that was called for first. `refused`: the same with tool_choice none. Raises Wrong."""
+    said = said_calls(done.text)
+    if done.finish_reason != "tool_calls" or len(done.tool_calls) != len(said):
         raise Wrong(
-            f"the answer {done.text!r} is a call; it ended with {done.finish_reason!r} and {len(done.tool_calls)} tool calls"
+            f"the answer {done.text!r} has {len(said)} calls; it ended with {done.finish_reason!r} and {len(done.tool_calls)} tool calls"
         )
-    call = done.tool_calls[0]
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError as error:
-        raise Wrong(f"the call's arguments {call.arguments!r} are no JSON: {error}") from error
-    inside = done.text.strip().removeprefix("<tool_call>").removesuffix("</tool_call>")
-    said = json.loads(inside)
-    if call.name != said["name"] or arguments != said["arguments"] or not call.id:
-        raise Wrong(f"the call is {call}, the answer says {said}")
+    for call, words in zip(done.tool_calls, said, strict=True):
+        try:
+            arguments = json.loads(call.arguments)
+        except ValueError as error:
+            raise Wrong(f"the call's arguments {call.arguments!r} are no JSON: {error}") from error
+        if call.name != words["name"] or arguments != words["arguments"] or not call.id:
+            raise Wrong(f"the call is {call}, the answer says {words}")
     if refused.tool_calls or refused.finish_reason == "tool_calls":
         raise Wrong("tool_choice none: a call came all the same")
-    return str(arguments.get("city", ""))
+    return str(said[0]["arguments"].get("city", ""))
 
 
 async def check(subject: Subject, reference: Reference | None) -> Mapping[str, Any]:
-    """Every answer whose text is a call must arrive as one; Unjudged when the model makes none."""
+    """Every call in an answer's text must arrive as one; Unjudged when the model makes none."""
     options: dict[str, Any] = {"temperature": 0.0, "cache_salt": subject.salt, "max_tokens": ROOM}
     cities = []
     for city in ASKED:
         done = await subject.client.chat(conversation(city), tools=TOOLS, **options)
-        if not has_call(done.text):
+        if done.finish_reason == "length":
+            continue  # one that was cut off says so, whatever it was about to call
+        if not said_calls(done.text):
             if done.tool_calls or done.finish_reason == "tool_calls":
-                raise Wrong(f"the answer {done.text!r} is no call, and came as {list(done.tool_calls)}")
+                raise Wrong(f"the answer {done.text!r} has no call, and came as {list(done.tool_calls)}")
             continue
         refused = await subject.client.chat(conversation(city), tools=TOOLS, tool_choice="none", **options)
         cities.append(judge(done, refused) == city)

@@ -17,7 +17,7 @@ from octavo_cli.bench.report import print_comparison
 from octavo_cli.bench.trace_writer import TraceShape, statistics_of, write_trace
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.commands.bench import tell
-from octavo_cli.outputs import check_output
+from octavo_cli.outputs import check_output, write_output
 
 
 def compare(
@@ -33,7 +33,7 @@ def compare(
         typer.echo(json.dumps(form))
         return
     if json_path:
-        Path(json_path).write_text(json.dumps(form, indent=1) + "\n", encoding="utf-8")
+        write_output(json_path, json.dumps(form, indent=1) + "\n")
     print_comparison(found, Console(width=max(120, Console().width)))
 
 
@@ -59,7 +59,7 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print what the trace holds as JSON.")] = False,
 ) -> None:
     """Write a trace with given statistics of lengths, arrivals and shared prefixes, and tell what it really holds."""
-    check_output("file", str(path))
+    check_output("file", str(path), stdout=False)
     loop = OpenLoop(arrivals, rate, burstiness=burstiness)
     shape = TraceShape(requests, input_mean, input_spread, output_mean, output_spread, hit_share, families, loop, seed)
     lines = list(write_trace(shape))

@@ -20,7 +20,7 @@ from octavo_cli.bench.page import page
 from octavo_cli.bench.work import BadPlan, check_number
 from octavo_cli.commands.bench import measured_cluster, own_cluster, show_figures, tell
 from octavo_cli.exits import FAILED
-from octavo_cli.outputs import check_output
+from octavo_cli.outputs import check_outputs, write_output
 
 MAX_AFTER_MIN = 7 * 24 * 60.0
 FORMATS = ("bf16=", "int8=--engine.weights int8")
@@ -56,11 +56,10 @@ def matrix(
     ] = "",
     api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: stdout.")] = "",
-    html_path: Annotated[str, typer.Option("--html", help="Write one page to this file.")] = "",
+    html_path: Annotated[str, typer.Option("--html", help="Write one page to this file; -: stdout.")] = "",
 ) -> None:
     """Measure a matrix of cells in each state; what cannot be measured is listed as skipped, with the reason."""
-    check_output("json", json_path)
-    check_output("html", html_path)
+    check_outputs(json=json_path, html=html_path)
     check_number("after-min", after_min, most=MAX_AFTER_MIN)
     axes = Axes(_sizes("prompt", prompt), _sizes("output", output), _words(reuse), _words(sampling), _words(pause))
     check_number("budget-s", budget_s, above=True)
@@ -84,7 +83,7 @@ def matrix(
         print_matrix(figures, Console())
     notes = [f"skipped {item.name}: {item.why}" for item in work.table.skipped]
     if html_path:
-        Path(html_path).write_text(page(figures, {}, notes, matrix_table(figures)), encoding="utf-8")
+        write_output(html_path, page(figures, {}, notes, matrix_table(figures)))
     for note in notes:
         tell(note)
     if work.failed or any(item.name.startswith("errors/") and item.value for item in figures.results):

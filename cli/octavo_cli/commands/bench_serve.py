@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +17,7 @@ from octavo_cli.bench.workloads import Shape
 from octavo_cli.commands import load_options
 from octavo_cli.commands.bench import measured_cluster, show_figures, tell
 from octavo_cli.exits import FAILED
-from octavo_cli.outputs import check_output
+from octavo_cli.outputs import check_outputs, write_output
 
 WAKEUP_SLICE_US = 200
 """As deployment.wakeup_slice_us has it for the services."""
@@ -78,7 +77,7 @@ def serve(
     run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
     api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
     json_path: load_options.JsonPath = "",
-    html_path: Annotated[str, typer.Option("--html", help="Write one page with plots to this file.")] = "",
+    html_path: Annotated[str, typer.Option("--html", help="Write one page with plots to this file; -: stdout.")] = "",
 ) -> None:
     """Load a server: TTFT, ITL, TPOT, E2E, goodput, throughput, cost. Starts a cluster of its own when none runs."""
     shape = Shape(32, prompt_tokens, max_tokens, length_spread, prefix_tokens, prefixes, turns, pause_s, seed)
@@ -107,8 +106,7 @@ def serve(
         fit=fit,
         multiplex=multiplex,
     )
-    check_output("json", json_path)
-    check_output("html", html_path)
+    check_outputs(json=json_path, html=html_path)
     if do_sweep and rate <= 0:
         raise BadPlan("--sweep: needs --rate to begin at, in sessions per second", field="rate")
     plan_at(options, rate) if do_sweep else plan_of(options)  # what cannot be sent is told before a cluster starts
@@ -121,7 +119,7 @@ def serve(
     notes = _notes(measured)
     show_figures(measured.figures, json_path)
     if html_path:
-        Path(html_path).write_text(page(measured.figures, measured.runs, notes), encoding="utf-8")
+        write_output(html_path, page(measured.figures, measured.runs, notes))
     for note in notes:
         tell(note)
     if not do_sweep and any(item.name.startswith("errors") and item.value for item in measured.figures.results):

@@ -50,7 +50,7 @@ def check(
 ) -> None:
     """Check that the served model answers as it must. Exit code 0: nothing failed; 1: something did."""
     names = chosen_checks(only or [], skip or [])
-    check_output("record", record)
+    check_output("record", record, stdout=False)
     found = read_reference(Path(reference)) if reference else None
     address = gateway_url(url, run_dir)
     subject = Subject(address, scheduler or scheduler_of(url, run_dir), api_key, other_api_key, precision)

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from octavo_cli.commands.bench import tell
 from octavo_cli.diagnosis import Finding, Targets, diagnose, facts_of, facts_of_figures
-from octavo_cli.locate import run_dir_of
+from octavo_cli.locate import run_folder
 from octavo_cli.spans import read_spans
 
 WIDTH = 132
@@ -39,7 +39,7 @@ def diagnose_command(
         facts = facts_of_figures(read_figures(Path(bench)))
     else:
         since_ns = time.time_ns() - int(seconds_of(last) * 1e9)
-        facts = facts_of(read_spans(run_dir_of(run_dir), tell), since_ns)
+        facts = facts_of(read_spans(run_folder(run_dir), tell), since_ns)
     findings = diagnose(facts, Targets(ttft_ms, itl_ms))
     if as_json:
         typer.echo(json.dumps({"requests": facts.requests, "findings": [asdict(item) for item in findings]}))

@@ -96,7 +96,7 @@ def simulate(
     if replay:
         raise typer.Exit(_replay(Path(replay)))
     check_output("json", json_path)
-    check_output("plot", plot_path)
+    check_output("plot", plot_path, stdout=False)
     if plot_path:
         check(Path(plot_path))
     shape = Shape(

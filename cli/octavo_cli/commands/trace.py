@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.errors import OctavoError
 from octavo.manifest import ManifestError
 from rich.console import Console
 from rich.table import Column, Table
 
 from octavo_cli.commands.bench import tell
 from octavo_cli.jaeger import jaeger_json
-from octavo_cli.locate import run_dir_of
-from octavo_cli.outputs import check_output
+from octavo_cli.locate import run_folder
+from octavo_cli.outputs import check_outputs, write_output
 from octavo_cli.requests_table import COLUMNS, line, requests_of, row, slowest
 from octavo_cli.spans import NoTrace, Span, TraceTail, find_trace, read_spans
 from octavo_cli.trace_page import page
@@ -37,16 +36,17 @@ def trace(
     ] = 0,
     tenant: Annotated[str, typer.Option("--tenant", help="Only requests of this tenant.")] = "",
     follow: Annotated[bool, typer.Option("--follow", help="A line per request as it ends, until Ctrl-C.")] = False,
-    export: Annotated[str, typer.Option("--export", metavar="FILE", help="Write JSON that Jaeger's UI uploads.")] = "",
-    html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")] = "",
+    export: Annotated[
+        str, typer.Option("--export", metavar="FILE", help="Write JSON that Jaeger's UI uploads; -: stdout.")
+    ] = "",
+    html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write one self-contained page; -: stdout.")] = "",
     run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the spans as JSON.")] = False,
 ) -> None:
     """Draw a request's trace from the trace files of the run folder; the cluster need not run."""
     _check(wanted, last, slowest_count, follow, export, html)
-    check_output("export", export)
-    check_output("html", html)
-    folder = run_dir_of(run_dir)
+    check_outputs(export=export, html=html)
+    folder = run_folder(run_dir)
     if follow:
         _follow(folder, tenant, as_json)
         return
@@ -61,9 +61,9 @@ def trace(
         spans = [span for span in spans if span.trace_id in ids]
     found = find_trace(spans, wanted)
     if export:
-        _write(export, json.dumps(jaeger_json(found)))
+        write_output(export, json.dumps(jaeger_json(found)))
     if html:
-        _write(html, page(found))
+        write_output(html, page(found))
     if as_json:
         typer.echo(json.dumps([asdict(span) for span in sorted(found, key=lambda span: span.start_ns)]))
     elif not (export or html):
@@ -85,7 +85,7 @@ def _table(spans: list[Span], count: int, tenant: str, export: str, as_json: boo
         raise NoTrace("no request here yet" + (f" of tenant {tenant!r}" if tenant else ""))
     ids = {span.trace_id for span in listed}
     if export:
-        _write(export, json.dumps(jaeger_json(span for span in spans if span.trace_id in ids)))
+        write_output(export, json.dumps(jaeger_json(span for span in spans if span.trace_id in ids)))
     if as_json:
         typer.echo(json.dumps([asdict(span) for span in listed]))
         return
@@ -103,14 +103,6 @@ def _follow(folder: Path, tenant: str, as_json: bool) -> None:
         for span in sorted(requests_of(tail.read(), tenant), key=lambda span: span.end_ns):
             typer.echo(json.dumps(asdict(span)) if as_json else line(span))
         time.sleep(FOLLOW_POLL_S)
-
-
-def _write(name: str, text: str) -> None:
-    try:
-        Path(name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OctavoError(f"cannot write {name}: {error.strerror}; choose another file") from error
-    typer.echo(f"wrote {name}", err=True)
 
 
 def register(app: typer.Typer) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from octavo_gateway import sampling_checks as check
+from octavo_gateway.call_opening import FORCED, NAMED, is_forced
 from octavo_gateway.requests import RequestParams
 
 MAX_TOOLS: Final = 128
@@ -15,7 +16,7 @@ MAX_NAME_CHARS: Final = 128
 MAX_SCHEMA_CHARS: Final = 500_000
 """Of all tools as JSON."""
 MAX_DEPTH: Final = 64
-CHOICES: Final = ("auto", "none")
+CHOICES: Final = ("auto", "none", FORCED)
 KEYWORDS: Final = frozenset(
     (
         "type",
@@ -36,13 +37,8 @@ KEYWORDS: Final = frozenset(
 
 
 def check_tools(params: RequestParams) -> None:
-    """InvalidRequest, naming the field, for tools that cannot be offered, and for a choice that nothing here could enforce."""
-    choice = params.tool_choice
-    if choice not in ("", *CHOICES):
-        raise check.invalid(
-            "tool_choice",
-            f"{choice[:80]!r} needs decoding that is bound to a grammar, which is not built yet; use auto or none",
-        )
+    """InvalidRequest, naming the field, for tools that cannot be offered, and for a choice that is none of them."""
+    _check_choice(params)
     if not params.tools:
         return
     if params.kind != "chat":
@@ -57,6 +53,22 @@ def check_tools(params: RequestParams) -> None:
             raise check.invalid(f"tools[{i}].function.name", f"{name!r} is offered twice; name each tool once")
     if (chars := len(json.dumps(list(params.tools)))) > MAX_SCHEMA_CHARS:
         raise check.invalid("tools", f"{chars} characters of JSON; send at most {MAX_SCHEMA_CHARS}")
+
+
+def _check_choice(params: RequestParams) -> None:
+    choice = params.tool_choice
+    if not is_forced(choice):
+        if choice not in ("", *CHOICES):
+            raise check.invalid(
+                "tool_choice", f"{choice[:80]!r} is none; use {', '.join(CHOICES)} or a function's name"
+            )
+        return
+    if not params.tools:
+        raise check.invalid("tool_choice", f"{choice[:80]!r} without tools; offer one, or use auto")
+    if choice != FORCED and (name := choice.removeprefix(NAMED)) not in tool_names(params.tools):
+        raise check.invalid("tool_choice", f"{name[:80]!r} is not offered; name one of tools")
+    if not params.add_generation_prompt:
+        raise check.invalid("tool_choice", f"{choice[:80]!r} begins an answer; leave add_generation_prompt out")
 
 
 def _check_tool(where: str, tool: Mapping[str, Any]) -> None:
@@ -88,6 +100,13 @@ def depth_of(value: Any) -> int:
 def shown_tools(params: RequestParams) -> Sequence[Mapping[str, Any]]:
     """The tools that the model is told of: with the choice `none` it knows of none."""
     return () if params.tool_choice == "none" else params.tools
+
+
+def callable_names(params: RequestParams) -> frozenset[str]:
+    """What the answer may call: with a choice that names a function nothing else."""
+    if params.tool_choice.startswith(NAMED):
+        return frozenset({params.tool_choice.removeprefix(NAMED)})
+    return tool_names(shown_tools(params))
 
 
 def tool_names(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:

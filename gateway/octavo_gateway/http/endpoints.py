@@ -10,7 +10,7 @@ from octavo.errors import OctavoError
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from octavo_gateway.caching.tools import shown_tools, tool_names
+from octavo_gateway.caching.tools import callable_names
 from octavo_gateway.http.answer import Answer, Body, RawHeaders
 from octavo_gateway.http.bodies import ChatBody, CompletionBody, decode_body
 from octavo_gateway.http.calls import Call, Calls, SlowClient
@@ -38,7 +38,7 @@ def read_chat(raw: bytes) -> Asked:
     body = decode_body(raw, ChatBody)
     check_chat(raw)
     params = chat_params(body)
-    return Asked(body, [params], ChatForm(bool(body.logprobs), stop_reasons(body), tool_names(shown_tools(params))))
+    return Asked(body, [params], ChatForm(bool(body.logprobs), stop_reasons(body), callable_names(params)))
 
 
 def stop_reasons(body: ChatBody | CompletionBody) -> StopReasons:

@@ -10,15 +10,18 @@ from msgspec import UNSET, UnsetType
 
 from octavo_gateway.http.logprobs import CompletionLogprobsForm, chat_logprobs
 from octavo_gateway.http.shapes import (
+    BeamBody,
     CallBody,
     CalledFunction,
+    CalledPart,
+    CallPartBody,
     ChatChoice,
     ChatChunkChoice,
     ChatDelta,
     ChatMessageBody,
     CompletionChoice,
 )
-from octavo_gateway.requests import Delta, TokenLogprob, ToolCall
+from octavo_gateway.requests import Delta, TokenLogprob, ToolCall, ToolCallPart
 from octavo_gateway.tool_calls import ToolText
 
 
@@ -33,6 +36,7 @@ class WholeChoice:
     stop_hit: str = ""
     tokens: int = 0
     tool_calls: Sequence[ToolCall] = ()
+    beam: BeamBody | UnsetType = UNSET
 
     def take(self, delta: Delta) -> None:
         if is_echo(delta) and not self.tokens:
@@ -91,7 +95,7 @@ def is_echo(delta: Delta) -> bool:
 
 
 class ChatForm:
-    """POST /v1/chat/completions. With `tools`, text that is a call is shown as one, whole, with the choice's last chunk."""
+    """POST /v1/chat/completions. With `tools`, text that is a call is shown as one: in chunks as it grows, otherwise whole."""
 
     id_prefix, whole_object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
@@ -113,11 +117,11 @@ class ChatForm:
     def chunk(self, index: int, delta: Delta) -> ChatChunkChoice | None:
         """The role goes with the first chunk of a choice that has something to show."""
         content = self._content(index, delta)
-        if not content and not delta.finish_reason and not (self._logprobs and delta.logprobs):
+        if not (content or delta.call_parts or delta.finish_reason) and not (self._logprobs and delta.logprobs):
             return None
         first = index not in self._begun
         self._begun.add(index)
-        calls = [_call(call, number) for number, call in enumerate(delta.tool_calls)] or UNSET
+        calls = [_part(part) for part in delta.call_parts] or UNSET
         empty = None if calls else ""
         return ChatChunkChoice(
             index,
@@ -138,11 +142,18 @@ class ChatForm:
             chat_logprobs(choice.logprobs) if self._logprobs else None,
             choice.finish_reason,
             self._stops.shown(choice),
+            choice.beam,
         )
 
 
-def _call(call: ToolCall, index: int | UnsetType = UNSET) -> CallBody:
-    return CallBody(call.id, CalledFunction(call.name, call.arguments), index=index)
+def _call(call: ToolCall) -> CallBody:
+    return CallBody(call.id, CalledFunction(call.name, call.arguments))
+
+
+def _part(part: ToolCallPart) -> CallPartBody:
+    if not part.name:
+        return CallPartBody(part.number, CalledPart(part.arguments))
+    return CallPartBody(part.number, CalledPart(part.arguments, part.name), part.id, "function")
 
 
 class CompletionForm:
@@ -172,4 +183,5 @@ class CompletionForm:
             form = CompletionLogprobsForm()
             form.skip(choice.echoed)
             logprobs = form.take(choice.logprobs)
-        return CompletionChoice(index, "".join(choice.texts), logprobs, choice.finish_reason, self._stops.shown(choice))
+        text, shown = "".join(choice.texts), self._stops.shown(choice)
+        return CompletionChoice(index, text, logprobs, choice.finish_reason, shown, choice.beam)

@@ -61,14 +61,26 @@ class CallBody(msgspec.Struct, frozen=True):
     id: str
     function: CalledFunction
     type: str = "function"
-    index: int | UnsetType = UNSET
-    """In a chunk only."""
+
+
+class CalledPart(msgspec.Struct, frozen=True):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class CallPartBody(msgspec.Struct, frozen=True):
+    """What a call in a chunk grew by; all but index and arguments with its first part only."""
+
+    index: int
+    function: CalledPart
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
-    tool_calls: list[CallBody] | UnsetType = UNSET
+    tool_calls: list[CallPartBody] | UnsetType = UNSET
 
 
 class ChatMessageBody(msgspec.Struct, frozen=True):
@@ -76,6 +88,13 @@ class ChatMessageBody(msgspec.Struct, frozen=True):
     role: str = "assistant"
     refusal: None = None
     tool_calls: list[CallBody] | UnsetType = UNSET
+
+
+class BeamBody(msgspec.Struct, frozen=True):
+    """What a beam's choice counts; only in answers that are not streamed."""
+
+    score: float
+    cumulative_logprob: float
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -92,6 +111,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | UnsetType | None = UNSET
+    octavo_beam: BeamBody | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
@@ -100,6 +120,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | UnsetType | None = UNSET
+    octavo_beam: BeamBody | UnsetType = UNSET
 
 
 class Envelope(msgspec.Struct, frozen=True):

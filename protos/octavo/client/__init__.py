@@ -19,6 +19,7 @@ from octavo.client.types import (
     TokenLogprob,
     Tokens,
     ToolCall,
+    ToolCallPart,
     Usage,
 )
 
@@ -44,5 +45,6 @@ __all__ = [
     "TokenLogprob",
     "Tokens",
     "ToolCall",
+    "ToolCallPart",
     "Usage",
 ]

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import grpc.aio
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -16,7 +16,7 @@ from octavo.client.calls import Calls, Kind, Request
 from octavo.client.faults import error_from
 from octavo.client.retry import RetryPolicy
 from octavo.client.stream import AsyncStream
-from octavo.client.targets import Targets
+from octavo.client.targets import Target, Targets
 from octavo.client.types import Cancellation, Completion, ModelInfo, Pausing, TokenCount, Tokens
 from octavo.client.wire import MessageLike, Prompt, RequestOptions
 from octavo.errors import InvalidRequest
@@ -99,14 +99,14 @@ class AsyncClient:
     async def cancel(self, request_id: str, reason: str = "client_cancel") -> Cancellation:
         """Stops a request; returns when its last block is back. An unknown or finished one is a no-op."""
         request = pb.CancelRequest(request_id=request_id, reason=reason)
-        answer: pb.CancelResponse = await self._unary(lambda stub: stub.Cancel, request)
+        answer: pb.CancelResponse = await self._asked("cancel", request)
         return wire.cancellation_of(answer)
 
     async def pause(self, request_id: str, tool: str = "", expected_ms: int = 0) -> Pausing:
         """Says that a turn ended in a tool call; come back with a longer prompt and `resumes=request_id`."""
         pause = wire.pause_of({"tool": tool, "expected_ms": expected_ms})
         request = pb.PauseRequest(request_id=request_id, pause=pause)
-        answer: pb.PauseResponse = await self._unary(lambda stub: stub.Pause, request)
+        answer: pb.PauseResponse = await self._asked("pause", request)
         return Pausing(answer.found, answer.decision)
 
     async def tokenize(
@@ -176,13 +176,24 @@ class AsyncClient:
     async def _unary(self, method: Callable[[Any], Callable[..., Awaitable[_Answer]]], request: Any) -> _Answer:
         """Calls a method that is safe to repeat."""
         metadata = self._metadata()
+        return await self._repeated(
+            lambda target, timeout_s: method(target.stub)(request, timeout=timeout_s, metadata=metadata)
+        )
+
+    async def _asked(self, kind: Literal["cancel", "pause"], request: pb.CancelRequest | pb.PauseRequest) -> Any:
+        metadata = self._metadata()
+        return await self._repeated(
+            lambda target, timeout_s: self._calls.ask(target, kind, request, timeout_s, metadata)
+        )
+
+    async def _repeated(self, call: Callable[[Target, float], Awaitable[_Answer]]) -> _Answer:
         ends_s = time.monotonic() + min(UNARY_TIMEOUT_S, self._deadline_s)
         failures = 0
         while True:
             target = self._targets.current()
             remaining_s = ends_s - time.monotonic()
             try:
-                return await method(target.stub)(request, timeout=max(0.001, remaining_s), metadata=metadata)
+                return await call(target, max(0.001, remaining_s))
             except grpc.aio.AioRpcError as rpc_error:
                 error = error_from(rpc_error, target.address)
                 failures += 1

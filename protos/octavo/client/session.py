@@ -27,16 +27,23 @@ SESSION_MARK = "octavo-session"
 hides what ended it."""
 SESSION_FULL = "rejected-session-calls"
 """Reason of a gateway that takes no more calls on one stream: this one is made by itself."""
+MARK_TIMEOUT_S = 5.0
+"""How long the mark may be on its way. Something between that holds the metadata back until there is a message would wait for ever."""
+STATUS_TIMEOUT_S = 1.0
+"""How long the status of a refused stream may take behind metadata without the mark; without it something between took the mark away."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a closing client waits for the gateway to have read everything."""
 _CODES: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
+Kind = Literal["generate", "chat", "attach", "cancel", "pause"]
+Request = pb.GenerateRequest | pb.ChatRequest | pb.AttachRequest | pb.CancelRequest | pb.PauseRequest
+_LAST = frozenset({"finished", "cancelled", "paused"})
 Event = Chunk | pb.CallEvent
 """A Chunk of plain tokens, or an event of any kind: `WhichOneof("event")` as in a GenerateResponse."""
 
 
 class NoSessions(Exception):
-    """The gateway is older than Session: make the call by itself."""
+    """The gateway is older than Session, or its mark does not come through: make the call by itself."""
 
 
 class _Tokens:
@@ -134,13 +141,13 @@ class Session:
         self._outbox: deque[pb.SessionRequest] = deque()
         self._to_write = asyncio.Event()
         self._closing = self._writing = False
-        self.state: Literal["open", "over", "unknown to the gateway"] = "open"
+        self.state: Literal["open", "over", "unknown to the gateway", "silent"] = "open"
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
 
     def open(
         self,
-        kind: Literal["generate", "chat", "attach"],
-        request: pb.GenerateRequest | pb.ChatRequest | pb.AttachRequest,
+        kind: Kind,
+        request: Request,
         timeout_s: float,
         traceparent: str,
     ) -> SessionCall:
@@ -186,8 +193,8 @@ class Session:
 
     async def _write(self) -> None:
         try:
-            if SESSION_MARK not in (await self._stream.initial_metadata() or ()):
-                return  # refused, or the gateway knows no Session: the reader gets the status
+            if not await self._is_taken():
+                return
             while True:
                 while self._outbox:
                     self._writing = True
@@ -200,6 +207,24 @@ class Session:
                 await self._to_write.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream is over, and the reader says so
             return
+
+    async def _is_taken(self) -> bool:
+        """Whether the gateway took the stream. One that says neither yes nor no in time is given up: nothing was written to it."""
+        try:
+            async with asyncio.timeout(MARK_TIMEOUT_S):
+                if SESSION_MARK in (await self._stream.initial_metadata() or ()):
+                    return True
+        except TimeoutError:
+            self._give_up("silent")
+            return False
+        await asyncio.wait(self._tasks[1:], timeout=STATUS_TIMEOUT_S)  # refused, or unknown: the reader gets the status
+        if self.state == "open":
+            self._give_up("unknown to the gateway")
+        return False
+
+    def _give_up(self, state: Literal["unknown to the gateway", "silent"]) -> None:
+        self.state = state
+        self._stream.cancel()
 
     async def _read(self) -> None:
         error: BaseException = _error(grpc.StatusCode.UNAVAILABLE, "the gateway ended the session")
@@ -214,7 +239,7 @@ class Session:
             elif broken.code() is grpc.StatusCode.UNIMPLEMENTED:
                 self.state, error = "unknown to the gateway", NoSessions()
         except asyncio.CancelledError:  # of the stream, by a channel that closes, or of this task
-            error = asyncio.CancelledError()
+            error = asyncio.CancelledError() if self.state == "open" else NoSessions()
             raise
         finally:
             if self.state == "open":
@@ -238,7 +263,7 @@ class Session:
                 call.end(_failure(event.failed))
                 continue
             call.put(event)
-            if which == "finished":
+            if which in _LAST:
                 del self._calls[event.call]
                 call.end(StopAsyncIteration())
 

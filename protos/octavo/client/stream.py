@@ -21,7 +21,7 @@ from octavo.client.faults import error_from
 from octavo.client.retry import RESUMABLE_REASONS, RetryPolicy
 from octavo.client.session import SESSION_FULL, NoSessions
 from octavo.client.targets import Target, Targets
-from octavo.client.types import Cancellation, Chunk, Completion
+from octavo.client.types import Cancellation, Chunk, Completion, ToolCallPart
 from octavo.errors import Cancelled, DeadlineExceeded, InternalError, OctavoError, Unavailable
 from octavo.v1 import inference_pb2 as pb
 
@@ -37,6 +37,7 @@ class _Received:
     tokens: int | None = 0  # None: unknown, attached in the middle
     ended: bool = False  # one of its chunks said why
     chunks: list[Chunk] = field(default_factory=list)
+    arguments: dict[int, int] = field(default_factory=dict)  # number of a tool call -> bytes of its arguments
 
 
 class AsyncStream:
@@ -117,9 +118,8 @@ class AsyncStream:
         """Stops the request at the worker's next step; returns when its last block is back."""
         target = self._targets.current()
         try:
-            answer: pb.CancelResponse = await target.stub.Cancel(
-                pb.CancelRequest(request_id=self.request_id, reason=reason), timeout=30.0, metadata=self._metadata
-            )
+            request = pb.CancelRequest(request_id=self.request_id, reason=reason)
+            answer: pb.CancelResponse = await self._calls.ask(target, "cancel", request, 30.0, self._metadata)
         except grpc.aio.AioRpcError as error:
             raise error_from(error, target.address) from error
         return wire.cancellation_of(answer)
@@ -223,6 +223,8 @@ class AsyncStream:
             )
         follows = chunk.byte_end - size == received.bytes and chunk.token_end - len(chunk.token_ids) == received.tokens
         new = chunk if follows else _beyond(chunk, received)  # nearly always all of it is new
+        if chunk.call_parts:
+            new = replace(new, call_parts=_beyond_parts(chunk.call_parts, received.arguments))
         if not new.text and not new.token_ids and (received.ended or not new.finish_reason):
             return None
         received.ended = received.ended or bool(new.finish_reason)
@@ -291,3 +293,16 @@ def _beyond(chunk: Chunk, received: _Received) -> Chunk:
         token_ids=chunk.token_ids[first:],
         logprobs=chunk.logprobs[first:] if len(chunk.logprobs) == len(chunk.token_ids) else chunk.logprobs,
     )
+
+
+def _beyond_parts(parts: tuple[ToolCallPart, ...], known: dict[int, int]) -> tuple[ToolCallPart, ...]:
+    """What of tool calls was not received before; notes it in `known`."""
+    new = []
+    for part in parts:
+        if part.number not in known:
+            new.append(part)
+        elif (fresh := part.end - known[part.number]) > 0:
+            arguments = part.arguments.encode()[-fresh:].decode(errors="replace")
+            new.append(ToolCallPart(part.number, "", "", arguments, part.end))
+        known[part.number] = max(part.end, known.get(part.number, 0))
+    return tuple(new)

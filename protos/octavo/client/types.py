@@ -21,6 +21,21 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """What is new of a call that is being written: `id` and `name` come with its first part, `arguments` add up.
+
+    `number` counts the calls of a choice that began; `end` is the UTF-8 bytes of the arguments so far. Of a call that comes to nothing
+    the arguments never end: those that can be read as JSON are a call's, whole.
+    """
+
+    number: int
+    id: str
+    name: str
+    arguments: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation. `tool_calls` are an assistant's, `tool_call_id` is the call that a tool's message answers."""
 
@@ -56,6 +71,8 @@ class Chunk:
     stop_hit: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     """On the last one; their words are in the text too."""
+    call_parts: tuple[ToolCallPart, ...] = ()
+    """Of calls, as they grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +138,10 @@ class Choice:
     stop_hit: str = ""
     ids_blake3: bytes = b""
     tool_calls: tuple[ToolCall, ...] = ()
+    score: float | None = None
+    """Of a beam: cumulative_logprob / tokens ^ length_penalty, by which the choices are sorted."""
+    cumulative_logprob: float | None = None
+    """Of a beam: over all tokens of its hypothesis, also those behind a stop string."""
 
 
 @dataclass(frozen=True, slots=True)

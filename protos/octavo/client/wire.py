@@ -18,6 +18,7 @@ from octavo.client.types import (
     Timings,
     TokenLogprob,
     ToolCall,
+    ToolCallPart,
     Usage,
 )
 from octavo.errors import InvalidRequest
@@ -55,10 +56,13 @@ class RequestOptions(TypedDict, total=False):
     include_stop_str: bool
     n: int
     logprobs: int
+    beam_width: int
+    length_penalty: float
+    early_stopping: bool
     echo: bool
     skip_special_tokens: bool
     tools: Sequence[Mapping[str, Any]]
-    tool_choice: str
+    tool_choice: str | Mapping[str, Any]
 
 
 Prompt = str | Sequence[int]
@@ -87,6 +91,9 @@ _OPTIONS = (
     "include_stop_str",
     "n",
     "logprobs",
+    "beam_width",
+    "length_penalty",
+    "early_stopping",
     "echo",
     "skip_special_tokens",
 )
@@ -118,17 +125,25 @@ def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequ
 def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb.ChatRequest:
     """The request for a conversation. Raises InvalidRequest naming the argument at fault."""
     context, sampling, rest = _parts(options)
-    choice = options.get("tool_choice") or ""
-    if not isinstance(choice, str):
-        raise InvalidRequest(f"tool_choice: {choice!r} is no word; use auto or none", field="tool_choice")
     return pb.ChatRequest(
         context=context,
         messages=wire_messages(messages),
         sampling=sampling,
         options=rest,
         tools=[_tool(i, tool) for i, tool in enumerate(options.get("tools") or ())],
-        tool_choice=choice,
+        tool_choice=_tool_choice(options.get("tool_choice") or ""),
     )
+
+
+def _tool_choice(choice: str | Mapping[str, Any]) -> str:
+    """A word, or OpenAI's `{"type": "function", "function": {"name": ...}}` as `function NAME`."""
+    try:
+        return choice if isinstance(choice, str) else f"function {choice['function']['name']}"
+    except (TypeError, KeyError) as error:
+        raise InvalidRequest(
+            f"tool_choice: {choice!r} names no function; use auto, none, required or 'function NAME'",
+            field="tool_choice",
+        ) from error
 
 
 def _tool(index: int, tool: Mapping[str, Any]) -> pb.Tool:
@@ -249,6 +264,9 @@ def chunk_of(delta: pb.Delta) -> Chunk:
         finish_reason=_FINISH.get(delta.finish_reason, ""),
         stop_hit=delta.stop_hit,
         tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in delta.tool_calls),
+        call_parts=tuple(
+            [ToolCallPart(part.number, part.id, part.name, part.arguments, part.end) for part in delta.call_parts]
+        ),
     )
 
 
@@ -302,4 +320,6 @@ def choice_of(index: int, chunks: Sequence[Chunk], end: pb.ChoiceEnd | None) -> 
         stop_hit=last.stop_hit if last else "",
         ids_blake3=end.ids_blake3 if end is not None else b"",
         tool_calls=last.tool_calls if last else (),
+        score=end.score if end is not None and end.HasField("score") else None,
+        cumulative_logprob=end.cumulative_logprob if end is not None and end.HasField("cumulative_logprob") else None,
     )

@@ -1,4 +1,4 @@
-"""Shorter time slices for the threads that pass messages on, so that they run soon although compute threads hold the cores.
+"""Threads that pass messages on run soon although compute threads hold the cores: shorter time slices, and a larger part.
 
 Linux 6.12 and later (EEVDF) let a thread state its slice: a waking thread with a shorter slice takes the core from one
 with a longer slice, instead of waiting for the end of that one's. It changes latency, not shares: each thread still gets
@@ -13,6 +13,7 @@ import platform
 import struct
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,13 @@ SYSCALLS: Final = {"x86_64": (314, 315), "aarch64": (274, 275)}
 ATTR: Final = struct.Struct("<IIQiIQQQII")
 """struct sched_attr: size, policy, flags, nice, priority, runtime (here the slice, ns), deadline, period, util min and max."""
 MESSAGE_THREADS: Final = ("event_engine", "grpc", "lifeguard")
-"""How the names of gRPC's own threads begin."""
-QUEUE_THREAD: Final = "_poll_wrapper"
-"""In the name of the thread that tells the event loop what gRPC has completed: a Python thread, so the system calls it as the process."""
+"""How the names of gRPC's own threads begin. With direct polling (octavo.polling) they run its timers, without it they read the sockets."""
+PYTHON_THREADS: Final = ("_poll_wrapper", "OtelBatch")
+"""In the names of Python threads (the system calls those as the process): the one that tells the event loop what gRPC has completed and,
+with direct polling, reads the sockets; and the exporters of spans, which no message passes, but which hold the interpreter while they
+wait for a core."""
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How soon a thread that waits for the interpreter gets it; Python's own 5 ms is longer than a message may take."""
 
 
 def shorten_slices(slice_us: int) -> int:
@@ -38,6 +43,27 @@ def shorten_slices(slice_us: int) -> int:
     for thread in _message_threads():
         taken += _set_slice(thread, slice_us * 1000)
     return taken
+
+
+def yield_to_messages(nice: int, also: Iterable[int] = ()) -> int:
+    """Adds `nice` to the nice value of the compute threads of this process; returns how many it was.
+
+    Those are the native ones that are not gRPC's, and the threads named by their system's ids in `also`. A waking thread takes a core
+    at once while it has had less than its part, which a message thread behind a burst has not, unless its part is the larger one.
+    Between processes that count holds where they share a scheduling group (a session, a container). 0 changes nothing.
+    """
+    if not nice or sys.platform != "linux":
+        return 0
+    told = set(_message_threads()) | {thread.native_id for thread in threading.enumerate()}
+    compute = {int(folder.name) for folder in Path("/proc/self/task").iterdir()} - told | set(also)
+    lowered = 0
+    for thread in compute - {os.getpid()}:
+        try:
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + nice)
+        except ProcessLookupError:  # it ended meanwhile
+            continue
+        lowered += 1
+    return lowered
 
 
 def known_here() -> bool:
@@ -59,8 +85,8 @@ def slice_ns(thread: int = 0) -> int:
 
 def _message_threads() -> list[int]:
     found = [0]
-    queues = (thread for thread in threading.enumerate() if QUEUE_THREAD in thread.name)
-    found += [thread.native_id for thread in queues if thread.native_id is not None]
+    ours = (thread for thread in threading.enumerate() if any([name in thread.name for name in PYTHON_THREADS]))
+    found += [thread.native_id for thread in ours if thread.native_id is not None]
     for folder in Path("/proc/self/task").iterdir():
         try:
             name = (folder / "comm").read_text()

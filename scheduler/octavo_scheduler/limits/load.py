@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from octavo_scheduler.policy import FAIR
 from octavo_scheduler.request import Request
 
 Part = tuple[str, str, int]  # pool, tenant, priority
@@ -71,7 +72,7 @@ class QueueLoad:
         By arrival everything that waits is ahead; by priority what is as urgent or more. Under a fair order the others are
         ahead as far as generalized processor sharing (Parekh and Gallager 1993) serves them until the newcomer is done.
         """
-        fair = order in ("fair", "slo-fair")
+        fair = order in FAIR
         others: dict[str, float] = {}
         mine = 0.0
         for (part_pool, part_tenant, part_priority), amount in self._parts.items():

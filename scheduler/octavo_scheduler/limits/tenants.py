@@ -17,6 +17,8 @@ from octavo_scheduler.request import Outcome, Request
 OTHERS = "*"
 DEFAULT_BURST_S = 10.0
 """Without burst_tokens a bucket holds so many seconds of its rate."""
+SWEEP_FIRST = 4096
+"""Accounts from which on idle ones are looked for, whenever they have doubled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,10 @@ class Account:
 
 
 class Tenants:
-    """Limits and accounts by tenant. Accounts of tenants without a limit are dropped with their last request."""
+    """Limits and accounts by tenant. Accounts of tenants without a limit are dropped with their last request; of those with the limits
+    of `*`, once there are many, whoever has nothing under way and a full bucket: a new account is the same."""
 
-    __slots__ = ("_limits", "accounts", "limited")
+    __slots__ = ("_limits", "_sweep_at", "accounts", "limited")
 
     def __init__(self, limits: Mapping[str, Mapping[str, float]]) -> None:
         self._limits = {
@@ -62,6 +65,7 @@ class Tenants:
         self.limited = bool(self._limits)
         """Somebody has a limit."""
         self.accounts: dict[str, Account] = {}
+        self._sweep_at = SWEEP_FIRST
 
     def limits_of(self, tenant: str) -> TenantLimits:
         """Its own, or those of `*`."""
@@ -156,8 +160,18 @@ class Tenants:
     def _account(self, tenant: str, now_us: int) -> Account:
         account = self.accounts.get(tenant)
         if account is None:
+            if len(self.accounts) >= self._sweep_at:
+                self._forget_idle(now_us)
             account = self.accounts[tenant] = Account(self.limits_of(tenant).burst, now_us)
         return account
+
+    def _forget_idle(self, now_us: int) -> None:
+        for tenant, account in list(self.accounts.items()):
+            limits = self.limits_of(tenant)
+            full = not limits.rate_tokens_per_s or self.level(tenant, now_us) >= limits.burst
+            if full and not account.live and not self.is_limited(tenant):
+                del self.accounts[tenant]
+        self._sweep_at = max(SWEEP_FIRST, 2 * len(self.accounts))
 
 
 _NONE = TenantLimits()

@@ -11,6 +11,8 @@ from octavo_scheduler.fleet import Worker
 _EMA = 0.05
 ENOUGH = 16
 MOST = 0.9
+MOST_HOSTS = 1024
+"""Hosts come and go: of more, the longest known is forgotten."""
 
 
 class _Pace:
@@ -34,7 +36,11 @@ class Neighbours:
     def observe(self, worker: Worker, host: list[Worker], ratio: float) -> None:
         """A step of decodes alone took `ratio` times what was predicted; `host`: the workers there, itself included."""
         busy = any(other.backlog and other is not worker for other in host)
-        pace = self._of_host.setdefault(worker.store_id, _Pace())
+        pace = self._of_host.get(worker.store_id)
+        if pace is None:
+            if len(self._of_host) >= MOST_HOSTS:
+                del self._of_host[next(iter(self._of_host))]
+            pace = self._of_host[worker.store_id] = _Pace()
         ratio = max(0.25, min(4.0, ratio))
         if busy:
             pace.beside_seen += 1

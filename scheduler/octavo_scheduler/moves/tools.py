@@ -17,6 +17,8 @@ MOST_WEIGHT = 20.0
 """Observations that the past is worth at most: a tool may change."""
 FIRST_RETURN, FIRST_WEIGHT = 0.9, 5.0
 """Share of returns of a tool that nobody knows, and how many pauses it takes to doubt it."""
+LEAST_WEIGHT = 0.05
+"""A past that is worth less is none: what is left of both sums says nothing of their ratio."""
 DEFAULT_US = 2_000_000
 """A pause about which nobody said anything."""
 MAX_TOOLS = 4096
@@ -33,7 +35,7 @@ class Tool:
 
     def expected_us(self, given_us: int) -> float:
         """Mean pause, from what was seen and what the client says (0: nothing)."""
-        said = GIVEN_WEIGHT if given_us else (0.0 if self.weight else GIVEN_WEIGHT)
+        said = GIVEN_WEIGHT if given_us or self.weight < LEAST_WEIGHT else 0.0
         return (self.pause_us + said * (given_us or DEFAULT_US)) / (self.weight + said)
 
     def return_chance(self, waited_us: float, mean_us: float) -> float:

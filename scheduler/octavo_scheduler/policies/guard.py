@@ -8,17 +8,14 @@ other's tokens, would make its last step as long as a full one. The price is the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
-
 from octavo_scheduler.batching import step_policy
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.policies.joining import ABOUT_US, MOST_OTHERS
+from octavo_scheduler.policies.about import others_about
 from octavo_scheduler.policies.pace import LEAST_TOKENS
+from octavo_scheduler.policy import FAIR
 from octavo_scheduler.request import Sequence
 
-FAIR = ("fair", "slo-fair")
 GUARDED = 0.5
 
 
@@ -46,7 +43,7 @@ def _limit(cell: Cell, worker: Worker, prefills: list[Sequence]) -> int:
     first = min(prefills, key=_turn).choice.request.tenant
     budget = worker.pace.budget
     if len(tenants) == 1:
-        others = any(running[other] < running[first] for other in _others_about(cell, first))
+        others = any(running[other] < running[first] for other in others_about(cell, first))
         return max(LEAST_TOKENS, int(GUARDED * budget)) if others else 0
     if any(running[tenant] < running[first] for tenant in tenants):
         return 0
@@ -61,11 +58,3 @@ def _limit(cell: Cell, worker: Worker, prefills: list[Sequence]) -> int:
 
 def _turn(sequence: Sequence) -> int:
     return sequence.turn
-
-
-def _others_about(cell: Cell, tenant: str) -> Iterable[str]:
-    for other, asked_us in islice(reversed(cell.tenants_about.items()), MOST_OTHERS):
-        if cell.now_us - asked_us >= ABOUT_US:
-            return
-        if other != tenant:
-            yield other

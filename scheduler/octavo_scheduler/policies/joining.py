@@ -13,37 +13,34 @@ from __future__ import annotations
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.policies.about import others_about
+from octavo_scheduler.policy import FAIR
 from octavo_scheduler.request import Request
 
 RESERVED_SHARE = 4
 """One slot in so many is left to other tenants; workers with fewer slots leave none."""
-ABOUT_US = 60 * SECOND_US
-"""A tenant is about for so long after it last asked for something."""
 PRESSED_US = 150_000
 """More prefill than this ahead on a worker is much."""
 IN_ORDER = 0.5
 """Under `slo-fair` such a stretch makes up for the prefill by which a start must come before its deadline."""
-MOST_OTHERS = 8
-"""Of those that asked last, so many are looked at."""
 
 
 def joinable(cell: Cell, workers: list[Worker], request: Request) -> list[Worker]:
     """Those of `workers` whose batch is open to the request at the head; may set a timer for when one opens."""
-    if len(cell.tenants_about) > 1 and (others := _others_about(cell, request)):
+    if others := _others(cell, request):
         workers = [worker for worker in workers if _has_slot(worker, request.tenant, others)]
     if cell.policy.batching == "continuous":
         return workers
     return [worker for worker in workers if _is_open(cell, worker, request)]
 
 
-def has_its_share(cell: Cell, request: Request) -> bool:
-    """Whether no worker has a slot left that its tenant may take, though some have one for others."""
-    others = _others_about(cell, request) if len(cell.tenants_about) > 1 else []
+def has_its_share(cell: Cell, request: Request, workers: list[Worker]) -> bool:
+    """Whether none of `workers` has a slot left that its tenant may take, though some have one for others."""
+    others = _others(cell, request)
     if not others:
         return False
-    workers = [worker for worker in cell.fleet.open_to(request.pool, cell.now_us) if worker.free_slots]
-    return bool(workers) and not any(_has_slot(worker, request.tenant, others) for worker in workers)
+    free = [worker for worker in workers if worker.free_slots]
+    return bool(free) and not any(_has_slot(worker, request.tenant, others) for worker in free)
 
 
 def beside(cell: Cell, worker: Worker, tenant: str) -> float:
@@ -58,25 +55,14 @@ def beside(cell: Cell, worker: Worker, tenant: str) -> float:
         return running
     if len(cell.tenants_about) == 1 and tenant in cell.tenants_about:
         return IN_ORDER
-    for other, asked_us in reversed(cell.tenants_about.items()):
-        if cell.now_us - asked_us >= ABOUT_US:
-            break
-        if other != tenant:
-            return running
-    return IN_ORDER
+    return running if any(True for _ in others_about(cell, tenant)) else IN_ORDER
 
 
-def _others_about(cell: Cell, request: Request) -> list[str]:
+def _others(cell: Cell, request: Request) -> list[str]:
     """The other tenants that may have to be left slots; none under policies that know no tenants."""
-    if len(cell.tenants_about) < 2 or cell.order_of(request.slo_class) not in ("fair", "slo-fair"):
+    if len(cell.tenants_about) < 2 or cell.order_of(request.slo_class) not in FAIR:
         return []
-    others: list[str] = []
-    for tenant, asked_us in reversed(cell.tenants_about.items()):
-        if cell.now_us - asked_us >= ABOUT_US or len(others) == MOST_OTHERS:
-            break
-        if tenant != request.tenant:
-            others.append(tenant)
-    return others
+    return list(others_about(cell, request.tenant))
 
 
 def _has_slot(worker: Worker, tenant: str, others: list[str]) -> bool:

@@ -102,7 +102,9 @@ class OrderedLine:
 
     def remove(self, request: Request) -> None:
         self._live -= 1
-        if len(self._entries) > 2 * self._live + SPARE_ENTRIES:
+        if not self._live:
+            self._entries.clear()  # a tenant that is gone for days must not keep what it asked for
+        elif len(self._entries) > 2 * self._live + SPARE_ENTRIES:
             self._entries = [entry for entry in self._entries if entry[2].queued and entry[2].queue_key is entry[0]]
             heapq.heapify(self._entries)
 

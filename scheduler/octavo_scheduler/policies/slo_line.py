@@ -39,7 +39,7 @@ class SloLine:
         return (_SAVABLE, -request.priority, request.latest_start_us, request.queue_number)
 
     def push(self, request: Request) -> tuple[Account, ...]:
-        request.lost = False
+        request.lost = request.passing = False
         self._savable.push(request)
         if request.first_token_us < 0 and self._outlook.has_deadline(request):
             self._pushes += 1
@@ -80,7 +80,10 @@ class SloLine:
             self._since_lost = 0
         else:
             self._savable.remove(request)
-            self._since_lost += bool(len(self._lost))
+            # who takes a worker that the head cannot use is nobody's turn: a lost one is no sooner next for it
+            self._since_lost += bool(len(self._lost)) and not request.passing
+        if not (len(self._savable) or len(self._lost)):
+            self._due.clear()
 
     def _give_up(self, now_us: int) -> None:
         due = self._due

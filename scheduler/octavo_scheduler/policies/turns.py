@@ -14,7 +14,7 @@ STRETCH times its own prefill after it. The number never changes, so `compose` s
 from __future__ import annotations
 
 from octavo_scheduler.policies.outlook import Outlook
-from octavo_scheduler.policy import SECOND_US
+from octavo_scheduler.policy import FAIR, SECOND_US
 from octavo_scheduler.request import Request
 
 STRETCH = 2.0
@@ -31,7 +31,7 @@ def prefill_turn(
     order: str, outlook: Outlook, request: Request, prefill_us: float, beside: float, now_us: int, number: int
 ) -> int:
     """The `rank` of an Admit under the policy `order`, below 2^64. The tenant runs `beside` others there; `number` decides between equal times."""
-    stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in ("fair", "slo-fair") else STRETCH
+    stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in FAIR else STRETCH
     virtual_us = now_us
     if order in ("slo", "slo-fair"):
         virtual_us = _by_slack(outlook, request, prefill_us, now_us) + int((stretch - STRETCH) * prefill_us)
@@ -40,6 +40,19 @@ def prefill_turn(
     if order in ("priority", "slo"):  # under fair policies a tenant's urgency is no claim on the others' time
         virtual_us -= max(-MAX_PRIORITY, min(MAX_PRIORITY, request.priority)) * URGENT_US
     return (_BASE_US + virtual_us) * _NUMBERS + number % _NUMBERS
+
+
+def overtaking_us(order: str, prefill_us: float, mean_us: float, beside: float) -> float:
+    """For how long after the admission of a prefill one of `mean_us` that is admitted later still gets a turn before it.
+
+    It is what a turn owes to the length of its prefill, against the mean one's: 0 where those that come later go later.
+    """
+    if order == "fcfs":
+        return 0.0
+    stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in FAIR else STRETCH
+    if order in ("slo", "slo-fair"):  # by slack long ones go first
+        stretch -= STRETCH + 1
+    return max(0.0, stretch * (prefill_us - mean_us))
 
 
 def _by_slack(outlook: Outlook, request: Request, prefill_us: float, now_us: int) -> int:

@@ -66,6 +66,19 @@ def tell_stores(cell: Cell, order: Forget) -> int:
     return len(cell.fleet.stores)
 
 
+def tidy(cell: Cell) -> None:
+    """Call it now and then: times to live of blocks that are nowhere any more are forgotten, once they may be many."""
+    lifetimes, fleet = cell.caching.lifetimes, cell.fleet
+    stores = fleet.stores.values()
+    if not lifetimes.many or not all(store.synced for store in stores):
+        return
+    moving = {key for worker in fleet.workers.values() for item in worker.transfers.values() for key in item.keys}
+    indexes = [worker.index.block_of for worker in fleet.workers.values()]
+    lifetimes.keep_only(
+        lambda key: key in moving or any(key in held for held in indexes) or any(key in store for store in stores)
+    )
+
+
 def remind(cell: Cell, store_id: str) -> None:
     """A store came: what was thrown out while it was away must not come back with it."""
     cell.effects.stores += [(store_id, order) for order in cell.caching.forgets]

@@ -6,20 +6,25 @@ Of blocks that several requests share the longest wish counts: one that wants no
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 LEAST_COMPACTED = 1024
 """Below this many entries those that mean nothing any more may stay; above it at most as many as mean something."""
 
 
+SWEEP_FIRST = 65_536
+"""Keys from which on those that nobody holds are looked for, whenever they have doubled."""
+
+
 class Lifetimes:
     """Key -> when it ends. Ended keys come out of `due`, which the cell then drops everywhere."""
 
-    __slots__ = ("_due", "_until_us")
+    __slots__ = ("_due", "_sweep_at", "_until_us")
 
     def __init__(self) -> None:
         self._until_us: dict[bytes, int] = {}
         self._due: list[tuple[int, bytes]] = []  # may hold some that were extended, or are gone
+        self._sweep_at = SWEEP_FIRST
 
     def __len__(self) -> int:
         return len(self._until_us)
@@ -65,6 +70,18 @@ class Lifetimes:
                 del self._until_us[key]
                 ended.append(key)
         return ended
+
+    @property
+    def many(self) -> bool:
+        """Twice as many as after the last `keep_only`."""
+        return len(self._until_us) >= self._sweep_at
+
+    def keep_only(self, held: Callable[[bytes], bool]) -> None:
+        """Forgets whatever nobody holds any more: times to live may be weeks, and blocks go long before."""
+        self._until_us = {key: until_us for key, until_us in self._until_us.items() if held(key)}
+        self._due = [(end_us, key) for key, end_us in self._until_us.items()]
+        heapq.heapify(self._due)
+        self._sweep_at = max(SWEEP_FIRST, 2 * len(self._until_us))
 
     def next_us(self) -> int:
         """When the first may end; 0: never."""

@@ -219,7 +219,7 @@ class CellRun:
         report.now_us = now_us = self._now_us
         speech = self._speeches[worker.epoch]
         if report.steps == 1:
-            if owners is not speech.owners:
+            if owners is not speech.owners and (owners != speech.owners or 0 in report.counts):
                 self._speak(speech, owners, report.counts)
             speech.times.append(now_us)
         else:
@@ -238,7 +238,7 @@ class CellRun:
     def _speak(self, speech: Speech, owners: Sequence[str], counts: Sequence[int]) -> None:
         """From now on these speak once in each report of a worker (where `counts` has a token of them), and no others."""
         tally_of = self._open.get  # none: its end was told already, and the worker had not yet heard of it
-        speech.owners = owners
+        speech.owners = owners if all(counts) else ()
         since, here = speech.since, len(speech.times)
         speaking = dict.fromkeys(owners if all(counts) else compress(owners, counts))
         for owner in since.keys() - speaking.keys() if here < MOST_REPORTS else list(since):

@@ -32,8 +32,6 @@ from octavo_scheduler.simulate.decoding import Quiet, SimSequence
 from octavo_scheduler.simulate.hardware import Hardware
 from octavo_scheduler.simulate.store import SimulatedStore
 
-LEAST_QUIET = 2
-"""Steps without an event from which counting them is cheaper than making them."""
 MERGE_US = 5000
 LOW_WATER = 2
 BUSY_REPORT_US = 100_000
@@ -190,6 +188,8 @@ class SimulatedWorker:
                 leaving.append(self._take(now_us))
             self._order = order
             context = sum([chunk.start + chunk.count for chunk in step.chunks])
+            if order is not None and not step.starved:
+                self._calm_down([by_slot[slot] for slot in order])
         self._step = step
         wall_us = self.hardware.step_us(step.prefill_tokens, step.decode_seqs, context)
         self._step_us = max(1, int(wall_us))
@@ -245,23 +245,34 @@ class SimulatedWorker:
                 if length >= sequence.end_len:
                     self._finish(sequence)
         self._flush = self._flush or low
-        if not (step.prefill_tokens or step.starved) and len(self._by_seq) == running:
-            self._calm_down(step, low)
+        if len(step.chunks) == running and self._by_seq:
+            self._go_on(step)
 
-    def _calm_down(self, step: Step, low: bool) -> None:
-        """Whether the next step will be the same, and the ones after it, unless that is not worth the counting."""
-        sequences = [self._by_slot[chunk.slot] for chunk in step.chunks]
-        rooms = [sequence.capacity - sequence.computed for sequence in sequences]
-        if min(rooms) < 1:
-            return  # somebody starves
+    def _go_on(self, step: Step) -> None:
+        """All that were there were in the step: with a token from each, the next step is theirs again, less who has left."""
+        by_slot = self._by_slot
+        if len(self._by_seq) != len(step.chunks):
+            step.chunks = [chunk for chunk in step.chunks if chunk.slot in by_slot]
+        if step.prefill_tokens:
+            slots = [chunk.slot for chunk in step.chunks]
+            if not all([chunk.samples for chunk in step.chunks]) or slots != list(by_slot):
+                return
+            step.prefill_tokens = 0
+        step.decode_seqs = len(step.chunks)
         for chunk in step.chunks:
-            chunk.start += 1
+            chunk.start, chunk.count = chunk.start + chunk.count, 1
+            if by_slot[chunk.slot].capacity <= chunk.start:
+                return  # it starves
         self._steady = step
-        left = min([sequence.end_len - sequence.length for sequence in sequences]) - 1
+
+    def _calm_down(self, sequences: list[SimSequence]) -> None:
+        """Whether the decodes that begin now, and the steps after them, need only be counted."""
+        rooms = [sequence.capacity - sequence.computed for sequence in sequences]
         # as long as it is the same ones that are short of room
-        left = min(left, min([room - 1 if room <= LOW_WATER else room - LOW_WATER - 1 for room in rooms]))
-        if left >= LEAST_QUIET and not any([sequence.hidden for sequence in sequences]):
-            self._quiet = Quiet(sequences, left, low)
+        left = min([room - 1 if room <= LOW_WATER else room - LOW_WATER - 1 for room in rooms])
+        left = min(left, min([sequence.end_len - sequence.length for sequence in sequences]) - 1)
+        if left > 0 and all([sequence.spoke and not sequence.hidden for sequence in sequences]):
+            self._quiet = Quiet(sequences, left, min(rooms) <= LOW_WATER)
 
     def _end_quiet_step(self, step: Step, quiet: Quiet, now_us: int) -> None:
         self.steps += 1

@@ -163,6 +163,7 @@ async def test_the_command_writes_one_file_and_one_page_with_a_row_per_cell(tmp_
             for state in ("empty-cache", "warm")
         ),
         "p8/o3/none/greedy/none/aged/served",
+        "p8/o3/none/greedy/none/aged-warm/served",
     ]
     assert all({"ttft_p50", "throughput/output", "errors"} <= set(row) for row in rows.values())
     page = html_path.read_text()

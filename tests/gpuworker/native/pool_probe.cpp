@@ -66,7 +66,7 @@ struct Stuck : Counting {
         arrived[phase].fetch_add(1);
         while (arrived[phase].load() < 2 * (runs + 1) && Clock::now() < limit) sched_yield();
         while (phase == 0 && thread == 1 && pool->lent() <= static_cast<uint64_t>(runs) && Clock::now() < limit)
-            sched_yield();
+            usleep(1000);
     }
     std::atomic<int> arrived[2] = {};
     ThreadPool *pool = nullptr;

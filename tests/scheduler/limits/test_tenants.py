@@ -7,7 +7,7 @@ from array import array
 import pytest
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits.tenants import Tenants, held_blocks
+from octavo_scheduler.limits.tenants import SWEEP_FIRST, Tenants, held_blocks
 from octavo_scheduler.moves.pause import Pause
 from octavo_scheduler.policy import SECOND_US, Policy
 from octavo_scheduler.request import Choice, Phase, Request, Sequence
@@ -100,3 +100,28 @@ def test_what_is_kept_for_a_pause_counts_against_the_share() -> None:
     worker.kept[Pause(request(), "t", 0, 0.0, 0, worker, [])] = worker.pool.take(4)
     assert held_blocks(worker, "paid") == 4 and held_blocks(worker, "other") == 0
     assert tenants.over_share(worker, "paid", 2) and not tenants.over_share(worker, "paid", 1)
+
+
+def test_of_many_tenants_under_the_limits_of_all_others_only_those_that_differ_from_new_ones_are_kept() -> None:
+    tenants = Tenants({"*": {"rate_tokens_per_s": 100.0, "burst_tokens": 500.0}, "named": {"concurrency": 2.0}})
+    tenants.refused("named", 0)
+    busy = request("busy")
+    tenants.open(busy, 10, 0)
+    for number in range(3 * SWEEP_FIRST):
+        now_us = number * SECOND_US
+        asked = request(f"t{number}", output=10)
+        tenants.open(asked, 60, now_us)
+        tenants.close(asked, now_us)
+    assert len(tenants.accounts) <= 2 * SWEEP_FIRST
+    assert tenants.accounts["busy"].live == 1 and tenants.accounts["named"].rejected == 1
+    last = f"t{3 * SWEEP_FIRST - 1}"
+    assert tenants.level(last, now_us) == 440.0, "who has used some of its bucket just now is remembered"
+
+
+def test_who_is_in_debt_is_never_forgotten() -> None:
+    tenants = Tenants({"*": {"rate_tokens_per_s": 1.0, "burst_tokens": 500.0}})
+    for number in range(SWEEP_FIRST + 2):
+        asked = request(f"t{number}", prompt=400, output=400)
+        tenants.open(asked, 800, 0)
+        tenants.close(asked, 0)
+    assert len(tenants.accounts) == SWEEP_FIRST + 2 and tenants.refusal("t0", 1, 0) is not None

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.moves.neighbours import ENOUGH, MOST, Neighbours
+from octavo_scheduler.moves.neighbours import ENOUGH, MOST, MOST_HOSTS, Neighbours
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellRun
 from octavo_scheduler.simulate.hardware import given_models
@@ -72,3 +72,11 @@ def test_a_hybrid_of_two_is_as_good_as_two_for_both(prompt_tokens: int) -> None:
         goodput(roles, 1.3, prompt_tokens) for roles in (("both", "both"), ("prefill", "both"), ("prefill", "decode"))
     )
     assert hybrid >= 0.95 * max(both, apart)
+
+
+def test_hosts_that_come_and_go_are_forgotten() -> None:
+    neighbours = Neighbours()
+    for number in range(MOST_HOSTS + 10):
+        worker = worker_of(number, f"host{number}")
+        neighbours.observe(worker, [worker], 1.0)
+    assert len(neighbours._of_host) == MOST_HOSTS

@@ -317,3 +317,13 @@ def test_auto_is_within_five_percent_of_the_best_and_each_way_is_best_somewhere(
         winners.add(best)
         assert auto <= 1.05 * times[best], (setting.why, auto, times)
     assert winners == {"keep", "offload", "drop"}
+
+
+def test_a_tool_after_which_nobody_has_come_back_for_very_long_is_expected_as_an_unknown_one() -> None:
+    """What decays for ever ends as rounding: both sums of the mean would be the smallest number that there is."""
+    tool = Tool()
+    tool.returned_after(40_000)
+    for _ in range(20_000):
+        tool.gone()
+    assert tool.expected_us(0) == pytest.approx(DEFAULT_US, rel=0.05)
+    assert tool.return_chance(0, DEFAULT_US) < 0.25

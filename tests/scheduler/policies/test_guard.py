@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from octavo_scheduler.events import ChoiceStopped
 from octavo_scheduler.fleet import Worker
+from octavo_scheduler.policies.about import ABOUT_US
 from octavo_scheduler.policies.guard import look
-from octavo_scheduler.policies.joining import ABOUT_US
 from octavo_scheduler.policies.pace import LEAST_TOKENS
 from octavo_scheduler.policy import Policy
 

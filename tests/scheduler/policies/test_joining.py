@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from octavo.step import SeqView, StepBudget, compose
-from octavo_scheduler.policies.joining import ABOUT_US, IN_ORDER, PRESSED_US, beside
+from octavo_scheduler.policies.about import ABOUT_US
+from octavo_scheduler.policies.joining import IN_ORDER, PRESSED_US, beside
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.simulate.cell_run import CellResult
 from octavo_scheduler.simulate.hardware import Hardware

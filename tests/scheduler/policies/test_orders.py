@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 from octavo_scheduler.policies.orders import SJF_STRETCH
@@ -106,3 +107,18 @@ def test_a_request_that_is_passed_over_keeps_its_place() -> None:
                     queue.remove(item)
                     break
         assert names(queue) == before[:2] + before[3:], order
+
+
+@pytest.mark.parametrize("order", ["fcfs", "priority", "sjf", "slo", "fair", "slo-fair"])
+def test_a_line_in_which_nobody_waits_any_more_holds_no_request(order: str) -> None:
+    """Prompts of a tenant that asked for much and then for nothing for days would stay in memory."""
+    queue = queue_of(policy_of(order))
+    waiting = [request(f"r{number}", arrival_us=number) for number in range(50)]
+    before = [sys.getrefcount(item) for item in waiting]
+    for item in waiting:
+        queue.push(item)
+    for _ in range(len(waiting)):
+        served(queue, 60)
+    del item
+    assert not len(queue)
+    assert [sys.getrefcount(item) for item in waiting] == before

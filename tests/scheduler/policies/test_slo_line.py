@@ -93,3 +93,15 @@ def test_priority_goes_before_slack() -> None:
     queue.push(request("tight", arrival_us=0))
     queue.push(request("urgent", arrival_us=0, priority=1, slo_class="patient"))
     assert names(queue) == ["urgent", "tight"]
+
+
+def test_whoever_passes_a_head_that_waits_for_other_workers_makes_no_lost_one_sooner() -> None:
+    queue = queue_of(slo())
+    queue.push(request("lost", arrival_us=0))
+    queue.push(request("head", arrival_us=2 * SECOND_US))
+    for number in range(2 * LOST_SHARE):
+        passer = request(f"passer{number}", arrival_us=3 * SECOND_US)
+        queue.push(passer)
+        assert names(queue, 2 * SECOND_US)[0] == "head"
+        passer.passing = True
+        queue.remove(passer)

@@ -1,9 +1,11 @@
 #include "pool.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <stdexcept>
 #include <string>
@@ -13,21 +15,18 @@ namespace octavo {
 namespace {
 
 constexpr uint64_t GENERATION_MASK = (1u << 24) - 1;
-constexpr int SPINS_IN_STEP = 2000;    // about 20 us: units end together, unless a thread has lost its processor within one
-constexpr int SPINS_AFTER_STEP = 2000;  // about 20 us: the next step of a bare engine comes sooner, a served one later
-
-constexpr uint64_t SLOWER = 3;  // a small core or a busy sibling takes longer than a large core, but not so much
-constexpr uint64_t AT_WORK = 1, HELPED = 2;  // the low bits of Seat::unit
+constexpr uint64_t AT_WORK = 1;  // the lowest bit of Seat::unit
+constexpr int SPINS_IN_STEP = 2000;       // about 20 us: units end together, unless a thread has lost its processor within one
+constexpr int SPINS_AFTER_STEP = 2000;    // about 20 us: the next step of a bare engine comes sooner, a served one later
+constexpr int SPINS_BETWEEN_LOOKS = 500;  // about 5 us, then a look whether somebody who is waited for has no processor
+constexpr int SPINS_OF_A_LOOK = 200;      // about 2 us, in which the time of a thread that runs goes on
+constexpr int SPINS_AFTER_HELP = 20'000;  // about 200 us: who was moved waits behind others for a while, and is not moved to and fro
+constexpr int SPINS_BESIDE = 40'000;      // about 400 us beside one that runs: what takes longer is worth a sleep
 constexpr int NONE_LEFT = -1, TOO_LATE = -2;  // of claim
 constexpr int LINES_AT_ONCE = 8;               // between two looks whether the phase has ended
 constexpr timespec BETWEEN_LOOKS{0, 100'000};  // of a thread that sleeps, for somebody to help
-constexpr timespec GIVEN_AWAY{0, 200'000};     // how long a helper stays away, unless the step ends
 
 inline void pause() { __builtin_ia32_pause(); }
-
-inline uint64_t cycles() { return __builtin_ia32_rdtsc(); }
-
-inline int own_id() { return static_cast<int>(syscall(SYS_gettid)); }
 
 // The count of a phase's units that are left, as the futex of those that wait for its end.
 inline uint32_t *count_of(std::atomic<uint64_t> &left) {
@@ -79,8 +78,15 @@ void ThreadPool::run(Job &job) {
     job_.store(&job, std::memory_order_relaxed);
     generation_.store(next);
     if (parked_.load() > 0) syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-    seats_[0].id.store(own_id(), std::memory_order_relaxed);
+    sit_down(seats_[0]);
     take_part(job, generation, 0);
+}
+
+void ThreadPool::sit_down(Seat &seat) {
+    clockid_t clock;
+    if (pthread_getcpuclockid(pthread_self(), &clock)) clock = CLOCK_MONOTONIC;  // which goes on: it is never helped
+    seat.clock.store(clock, std::memory_order_relaxed);
+    seat.id.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
 }
 
 // A unit of the phase, NONE_LEFT, or TOO_LATE: the step of that generation is over. A unit of one's own share comes in order, one
@@ -110,21 +116,15 @@ void ThreadPool::take_part(Job &job, uint64_t generation, int thread) {
     for (int index = 0; index < count; ++index) {
         Phase &phase = phases_[index];
         const uint64_t tag = generation << 40 | static_cast<uint64_t>(index) << 20 | AT_WORK;
-        uint64_t began = cycles();
-        seat.longest = 0;
         Ahead ahead;
         int unit = claim(index, generation, thread);
         if (unit >= 0) ahead = job.ahead(index, thread);  // the job is there for sure as long as this thread holds a unit
         for (; unit >= 0; unit = claim(index, generation, thread)) {
-            seat.since.store(began, std::memory_order_relaxed);
+            seat.processor.store(sched_getcpu(), std::memory_order_relaxed);
             seat.unit.store(tag, std::memory_order_release);
             job.work(index, unit, thread);
-            const uint64_t helped = seat.unit.exchange(0);
-            if (helped & HELPED) part_from(seats_[helped >> 2]);
+            seat.unit.store(0, std::memory_order_relaxed);
             finish(phase);
-            const uint64_t now = cycles();
-            if (now - began > seat.longest) seat.longest = now - began;
-            began = now;
         }
         if (unit == TOO_LATE) return;  // this thread slept through the step
         ask_ahead(phase, generation, ahead);
@@ -149,25 +149,27 @@ void ThreadPool::ask_ahead(const Phase &phase, uint64_t generation, const Ahead 
 }
 
 // False: the phase is of a later generation by now. A thread that holds the last unit may have been put aside for another
-// process; who waits for it sleeps then, and takes it to its own processor.
+// process; who waits for it takes it to its own processor.
 bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, int thread) {
     bool helped = false, of_this_step = true;
-    for (int spins = 0;; ++spins) {
+    int next_look = SPINS_IN_STEP;
+    for (int spins = 1;; ++spins) {
         const uint64_t left = phase.left.load(std::memory_order_acquire);
         of_this_step = left >> 40 == generation;
         if (!of_this_step || (left & MAX_UNITS) == 0) break;
-        if (spins < SPINS_IN_STEP) {
+        const bool looks = spins >= next_look && spins % SPINS_BETWEEN_LOOKS == 0;
+        if (looks && lend(tag, thread, helped)) {
+            helped = true;
+            next_look = std::min(spins + SPINS_AFTER_HELP, SPINS_BESIDE);
+            continue;
+        }
+        if (spins < SPINS_BESIDE) {
             pause();
             continue;
         }
-        if (!helped && lend(tag, thread)) {
-            helped = true;
-            Phase &last = phases_[count_.load(std::memory_order_relaxed) - 1];
-            sleep_on(last, last.left.load(), &GIVEN_AWAY);
-            continue;
-        }
+        spins = SPINS_BESIDE - 1;  // from now on a look after each sleep
         // A later generation may have the same count and put this thread to sleep: the end of its phase wakes it all the same.
-        sleep_on(phase, left, helped ? nullptr : &BETWEEN_LOOKS);
+        sleep_on(phase, left, &BETWEEN_LOOKS);
     }
     if (helped) sched_setaffinity(0, sizeof(cpu_set_t), &seats_[thread].allowed);
     return of_this_step;
@@ -179,54 +181,63 @@ void ThreadPool::sleep_on(Phase &phase, uint64_t left, const timespec *limit) {
     phase.waiting.fetch_sub(1);
 }
 
-// Takes a thread that was put aside within a unit of this phase to this processor, which the caller leaves right after. The
+// Takes a thread that was put aside within a unit of this phase to this processor, which the caller leaves for the other's. The
 // kernel would not: a thread that ran within the last 0.5 ms counts as hot and stays in the queue of the processor that it was
-// put aside on, behind whoever took it (task_hot, sched_migration_cost). Put aside is whose unit has taken SLOWER times as long as the
-// caller's longest; one that runs is moved for nothing. False: there is none, or not yet.
-// The other processor is left to whoever took it for a while: messages pass through several threads of several processes, and one
-// of them that waits when a compute thread comes back waits for the kernel's next tick, up to 4 ms.
-bool ThreadPool::lend(uint64_t tag, int thread) {
-    Seat &own = seats_[thread];
-    const int processor = own.longest ? sched_getcpu() : -1;
+// put aside on, behind whoever took it (task_hot, sched_migration_cost). The caller queues there in its place, so that neither
+// processor is idle once the other's work is done: asleep it would come back late, or too soon. Put aside is whose processor
+// time stands still. False: nobody is.
+bool ThreadPool::lend(uint64_t tag, int thread, bool again) {
+    const int processor = sched_getcpu();
     if (processor < 0 || processor >= CPU_SETSIZE || refused_.load() || lending_.exchange(true)) return false;
+    cpu_set_t &allowed = seats_[thread].allowed;
     bool taken = false;
-    if (!sched_getaffinity(0, sizeof own.allowed, &own.allowed))
+    if (again || !sched_getaffinity(0, sizeof allowed, &allowed))
         for (Seat &other : seats_) {
-            taken = cycles() - other.since.load(std::memory_order_relaxed) >= SLOWER * own.longest &&
-                    take_here(other, tag, thread, processor);
-            if (taken) break;
+            taken = other.unit.load() == tag && put_aside(other) && take_here(other, processor);
+            if (taken) {
+                leave(processor, other.processor.load(std::memory_order_relaxed), allowed);
+                break;
+            }
         }
     lending_.store(false);
     return taken;
 }
 
-// False: the other one does not hold a unit of this phase any more, or somebody else helps it.
-bool ThreadPool::take_here(Seat &other, uint64_t tag, int thread, int processor) {
-    if (!other.unit.compare_exchange_strong(tag, static_cast<uint64_t>(thread) << 2 | HELPED)) return false;
+bool ThreadPool::put_aside(const Seat &other) {
+    timespec before, after;
+    const clockid_t clock = other.clock.load(std::memory_order_relaxed);
+    if (clock_gettime(clock, &before)) return false;
+    for (int spins = 0; spins < SPINS_OF_A_LOOK; ++spins) pause();
+    return !clock_gettime(clock, &after) && before.tv_sec == after.tv_sec && before.tv_nsec == after.tv_nsec;
+}
+
+// False: the system lets nobody be moved. A thread that has gone on meanwhile is moved for nothing.
+bool ThreadPool::take_here(Seat &other, int processor) {
     const int id = other.id.load(std::memory_order_relaxed);
     cpu_set_t allowed, here;
     CPU_ZERO(&here);
     CPU_SET(processor, &here);
-    if (!sched_getaffinity(id, sizeof allowed, &allowed) && !sched_setaffinity(id, sizeof here, &here)) {
-        sched_setaffinity(id, sizeof allowed, &allowed);  // a queued thread moves at once, and stays
-        lent_.fetch_add(1, std::memory_order_relaxed);
-    } else {
+    if (sched_getaffinity(id, sizeof allowed, &allowed) || sched_setaffinity(id, sizeof here, &here)) {
         refused_.store(true, std::memory_order_relaxed);
+        return false;
     }
+    sched_setaffinity(id, sizeof allowed, &allowed);  // a queued thread moves at once, and stays
+    lent_.fetch_add(1, std::memory_order_relaxed);
     return true;
 }
 
-// Who was helped lets the helper wake on any processor but this one: the kernel looks for an idle one only while few are busy,
-// and would leave both here to take turns. The helper sets that right when it goes on (wait_for).
-void ThreadPool::part_from(const Seat &helper) {
-    cpu_set_t others = helper.allowed;
-    const int processor = sched_getcpu();
-    if (processor >= 0 && processor < CPU_SETSIZE) CPU_CLR(processor, &others);
-    if (CPU_COUNT(&others)) sched_setaffinity(helper.id.load(std::memory_order_relaxed), sizeof others, &others);
+// Off `processor`, to `wanted` if this thread may run there, else to any other; where there is none the other thread needs a pause.
+void ThreadPool::leave(int processor, int wanted, cpu_set_t others) {
+    CPU_CLR(processor, &others);
+    if (wanted >= 0 && wanted < CPU_SETSIZE && CPU_ISSET(wanted, &others)) {
+        CPU_ZERO(&others);
+        CPU_SET(wanted, &others);
+    }
+    if (!CPU_COUNT(&others) || sched_setaffinity(0, sizeof others, &others)) nanosleep(&BETWEEN_LOOKS, nullptr);
 }
 
 void ThreadPool::serve(int thread) {
-    seats_[thread].id.store(own_id(), std::memory_order_relaxed);
+    sit_down(seats_[thread]);
     uint32_t seen = 0;
     while (true) {
         for (int spins = 0; spins < SPINS_AFTER_STEP && generation_.load(std::memory_order_acquire) == seen; ++spins)

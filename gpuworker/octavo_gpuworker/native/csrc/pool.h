@@ -16,6 +16,7 @@ constexpr int MAX_UNITS = (1 << 20) - 1;
 // The first unit of a thread's own share of neighbouring units.
 inline int share_start(int units, int thread, int threads) { return static_cast<int>(static_cast<int64_t>(units) * thread / threads); }
 
+
 struct Ahead {
     const uint8_t *data = nullptr;
     int64_t bytes = 0;
@@ -33,6 +34,7 @@ struct Job {
     // What a thread reads first in a later phase, asked for while it waits for the end of this one.
     virtual Ahead ahead(int, int) const { return {}; }
 };
+
 
 class ThreadPool {
   public:
@@ -57,9 +59,9 @@ class ThreadPool {
     // What a thread is at, so that one that waits for it can help it.
     struct alignas(64) Seat {
         std::atomic<int> id{0};           // of the system
-        std::atomic<uint64_t> unit{0};    // generation << 40 | phase << 20 | 1; or seat of who helps << 2 | 2; 0: none
-        std::atomic<uint64_t> since{0};   // when it began, cycles
-        uint64_t longest = 0;             // its own longest unit of the phase, cycles
+        std::atomic<clockid_t> clock{CLOCK_MONOTONIC};  // the processor time that it has had
+        std::atomic<uint64_t> unit{0};    // generation << 40 | phase << 20 | 1; 0: none
+        std::atomic<int> processor{-1};   // where it began that
         cpu_set_t allowed;                // where it may run, from when it helps to when it goes on
     };
 
@@ -71,9 +73,11 @@ class ThreadPool {
     static void ask_ahead(const Phase &phase, uint64_t generation, const Ahead &ahead);
     bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, int thread);
     static void sleep_on(Phase &phase, uint64_t left, const timespec *limit);
-    bool lend(uint64_t tag, int thread);
-    bool take_here(Seat &other, uint64_t tag, int thread, int processor);
-    static void part_from(const Seat &lender);
+    static void sit_down(Seat &seat);
+    bool lend(uint64_t tag, int thread, bool again);
+    static bool put_aside(const Seat &other);
+    bool take_here(Seat &other, int processor);
+    static void leave(int processor, int wanted, cpu_set_t others);
 
     std::vector<Phase> phases_;
     std::vector<std::atomic<uint64_t>> spans_;  // [phases, threads], units to claim: generation << 40 | end << 20 | next
