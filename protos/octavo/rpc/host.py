@@ -260,6 +260,7 @@ async def _run(name: str, setup: Setup, settings: Settings) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, host.exit, EXIT_OK, f"signal {signum.name}")
     log_settings(host.log, settings)
+    host.log.info("message threads: %s", "real-time" if host.realtime else "ordinary, with short slices")
     starting = loop.create_task(setup(host), name="setup")
     ended = loop.create_task(host.wait_ended())
     await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
