@@ -54,6 +54,7 @@ class ChoiceOutput:
         "_rules",
         "_split",
         "call_parts",
+        "cumulative_logprob",
         "ends",
         "finish_reason",
         "head",
@@ -61,6 +62,7 @@ class ChoiceOutput:
         "index",
         "logprobs",
         "pieces",
+        "score",
         "stop_hit",
         "tail",
         "tool_calls",
@@ -77,6 +79,8 @@ class ChoiceOutput:
         self.tail = ""
         self.finish_reason: FinishWord | None = None
         self.stop_hit = ""
+        self.score: float | None = None  # of a beam, as is the next
+        self.cumulative_logprob: float | None = None
         self.tool_calls: list[Call] = []
         self.call_parts: list[tuple[int, CallPart]] = []
         self._split = ToolText(rules.tools) if rules.tools else None

@@ -217,6 +217,11 @@ class LiveRequest:
             self.choices[index].finish("length")
         self.wake()
 
+    def on_beam(self, index: int, score: float, cumulative_logprob: float) -> None:
+        """What a beam that came back counts."""
+        if index < len(self.choices):
+            self.choices[index].score, self.choices[index].cumulative_logprob = score, cumulative_logprob
+
     def on_finished(
         self,
         outcome: str,

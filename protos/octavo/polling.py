@@ -1,7 +1,8 @@
 """gRPC's older polling, in which whoever waits for a message reads the socket itself: half the CPU of each message.
 
 By default gRPC for Python hands sockets to a pool of threads (its EventEngine): a message then passes the pool, the
-completion queue's thread and the event loop's. Without the pool it is one hop less at either end (`bench/polling.py`).
+completion queue's thread and the event loop's. Without the pool the queue's thread reads the socket: one hop less at either
+end (`bench/polling.py`).
 """
 
 from __future__ import annotations

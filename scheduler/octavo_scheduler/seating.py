@@ -44,7 +44,10 @@ def admit(cell: Cell, plan: Plan) -> None:
     others = beside(cell, worker, request.tenant)
     turn = prefill_turn(cell.order_of(request.slo_class), cell.outlook, request, prefill_us, others, cell.now_us, rank)
     plain = not plan.load_keys and plan.target is None
-    forecast_us = learn.start_forecast_us(cell, worker, uncached, turn) if plain and learn.watches(cell) else 0.0
+    forecast_us = 0.0
+    if plain and learn.watches(cell):
+        overtaken_us = learn.overtaken_us(cell, worker, request.slo_class, prefill_us, others)
+        forecast_us = learn.start_forecast_us(cell, worker, uncached, turn, overtaken_us)
     leader = _seat(cell, worker, leader_choice, table, rank, start_len)
     if plan.blend is not None:
         blend.admitted(cell, worker, leader_choice, plan.blend)
@@ -81,11 +84,10 @@ def admit(cell: Cell, plan: Plan) -> None:
             wait_xfer,
             cached_len + head * worker.block_tokens,
             1 if plan.target is not None else 0,
-            [SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings]
-            if siblings
-            else [],
+            [_sibling_order(item) for item in siblings] if siblings else [],
             plan.blend.parts if plan.blend is not None else [],
             plan.blend.share if plan.blend is not None else 0.0,
+            plan.split_len,
         )
     )
     leader.order_number = number
@@ -110,7 +112,14 @@ def _seat_siblings(cell: Cell, plan: Plan, leader: Sequence, rank: int) -> list[
         member.walked = plan.shared_blocks  # the leader's walk indexes what they share
         member.unpaid_blocks = plan.shared_blocks
     leader.walked, leader.unpaid_blocks = len(plan.matched), 0
+    for sibling in siblings:
+        sibling.split_len = plan.split_len
     return siblings
+
+
+def _sibling_order(sibling: Sequence) -> SiblingAdmit:
+    tokens = pack_u32(sibling.choice.tokens()) if sibling.split_len else b""
+    return SiblingAdmit(sibling.seq, sibling.slot, sibling.choice.seed, list(sibling.blocks), tokens)
 
 
 def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:
@@ -168,11 +177,12 @@ def _note_computing(worker: Worker, leader: Sequence, start_block: int) -> None:
     """Others with the same prompt may wait for these blocks instead of computing them twice."""
     if not start_block and leader.choice.request.prompt_keys:
         worker.index.known_heads.add(leader.choice.request.prompt_keys[0])
-    computing, block_of, pending = worker.computing, worker.index.block_of, leader.pending_keys
-    for key in leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]:
-        if key not in computing and key not in block_of:
-            computing[key] = leader
-            pending.append(key)
+    computing, block_of = worker.computing, worker.index.block_of
+    keys = leader.choice.request.prompt_keys[start_block : leader.length // worker.block_tokens]
+    if not (computing.keys().isdisjoint(keys) and block_of.keys().isdisjoint(keys)):
+        keys = [key for key in keys if key not in computing and key not in block_of]
+    computing.update(dict.fromkeys(keys, leader))
+    leader.pending_keys += keys
 
 
 def forget_computing(worker: Worker, sequence: Sequence) -> None:

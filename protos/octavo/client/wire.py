@@ -56,6 +56,9 @@ class RequestOptions(TypedDict, total=False):
     include_stop_str: bool
     n: int
     logprobs: int
+    beam_width: int
+    length_penalty: float
+    early_stopping: bool
     echo: bool
     skip_special_tokens: bool
     tools: Sequence[Mapping[str, Any]]
@@ -88,6 +91,9 @@ _OPTIONS = (
     "include_stop_str",
     "n",
     "logprobs",
+    "beam_width",
+    "length_penalty",
+    "early_stopping",
     "echo",
     "skip_special_tokens",
 )
@@ -314,4 +320,6 @@ def choice_of(index: int, chunks: Sequence[Chunk], end: pb.ChoiceEnd | None) -> 
         stop_hit=last.stop_hit if last else "",
         ids_blake3=end.ids_blake3 if end is not None else b"",
         tool_calls=last.tool_calls if last else (),
+        score=end.score if end is not None and end.HasField("score") else None,
+        cumulative_logprob=end.cumulative_logprob if end is not None and end.HasField("cumulative_logprob") else None,
     )

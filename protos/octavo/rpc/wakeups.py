@@ -23,10 +23,11 @@ SYSCALLS: Final = {"x86_64": (314, 315), "aarch64": (274, 275)}
 ATTR: Final = struct.Struct("<IIQiIQQQII")
 """struct sched_attr: size, policy, flags, nice, priority, runtime (here the slice, ns), deadline, period, util min and max."""
 MESSAGE_THREADS: Final = ("event_engine", "grpc", "lifeguard")
-"""How the names of gRPC's own threads begin."""
+"""How the names of gRPC's own threads begin. With direct polling (octavo.polling) they run its timers, without it they read the sockets."""
 PYTHON_THREADS: Final = ("_poll_wrapper", "OtelBatch")
-"""In the names of Python threads (the system calls those as the process): the one that tells the event loop what gRPC has completed, and
-the exporters of spans, which no message passes, but which hold the interpreter while they wait for a core."""
+"""In the names of Python threads (the system calls those as the process): the one that tells the event loop what gRPC has completed and,
+with direct polling, reads the sockets; and the exporters of spans, which no message passes, but which hold the interpreter while they
+wait for a core."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How soon a thread that waits for the interpreter gets it; Python's own 5 ms is longer than a message may take."""
 

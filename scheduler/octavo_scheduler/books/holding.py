@@ -48,12 +48,12 @@ class Holding:
     def rest(self, blocks: Iterable[int], owner: Owner) -> None:
         """These stay in the cache now that `owner` leaves them. What was noted of them before is due."""
         rest, of_block = Rest(owner, self._integral_ms), self._of_block
-        for block in blocks:
-            if block in of_block:
-                self._take(block)
-            of_block[block] = rest
-            rest.blocks += 1
-        if rest.blocks:
+        left = list(blocks)
+        if not of_block.keys().isdisjoint(left):
+            self.leave(left)
+        of_block.update(dict.fromkeys(left, rest))
+        rest.blocks = len(left)
+        if left:
             self._open[rest] = None
 
     def leave(self, blocks: Sequence[int]) -> None:

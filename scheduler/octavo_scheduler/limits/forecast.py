@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.limits.learn import arriving_tokens
+from octavo_scheduler.limits.learn import arriving_tokens, overtaken_us
 from octavo_scheduler.limits.rates import PoolRates, prefill_us
 from octavo_scheduler.limits.starting import start_us
 from octavo_scheduler.policies.joining import beside
@@ -70,13 +70,15 @@ def forecast(cell: Cell, ask: Ask) -> Forecast | None:
         factor = cell.busy_correction.factor
     else:
         raw_wait_us = 0.0
+        turn, overtaken_us = _turn(cell, worker, ask, prefill_tokens)
         raw_start_us = start_us(
             worker,
             prefill_tokens,
             policy,
             cell.now_us,
-            _turn(cell, worker, ask, prefill_tokens),
+            turn,
             arriving=arriving_tokens(cell, rates.workers),
+            overtaken_us=overtaken_us,
         )
         factor = cell.start_correction.factor(prefill_tokens)
         batch = len(worker.sequences) + ask.choices
@@ -93,15 +95,15 @@ def forecast(cell: Cell, ask: Ask) -> Forecast | None:
     )
 
 
-def _turn(cell: Cell, worker: Worker, ask: Ask, prefill_tokens: int) -> int:
-    """The turn that its prefill would get there now."""
+def _turn(cell: Cell, worker: Worker, ask: Ask, prefill_tokens: int) -> tuple[int, float]:
+    """The turn that its prefill would get there now, and for how long what arrives would overtake it."""
     now_us = cell.now_us
     probe = Request("", ask.tenant, ask.prompt, [], b"", -1, 1, now_us, now_us, ask.priority, ask.slo_class)
     alone_us = worker.costs.predict_prefill_us(prefill_tokens, cell.policy.budget_alone)
     others = beside(cell, worker, ask.tenant)
-    return prefill_turn(
-        cell.order_of(ask.slo_class), cell.outlook, probe, alone_us, others, now_us, cell.next_number + 1
-    )
+    order, number = cell.order_of(ask.slo_class), cell.next_number + 1
+    turn = prefill_turn(order, cell.outlook, probe, alone_us, others, now_us, number)
+    return turn, overtaken_us(cell, worker, ask.slo_class, alone_us, others)
 
 
 def idle_service_us(cell: Cell, pool: str, prompt_tokens: int, output_tokens: float) -> float:

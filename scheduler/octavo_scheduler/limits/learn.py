@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits.starting import start_us
+from octavo_scheduler.policies.turns import overtaking_us
 from octavo_scheduler.request import Request, Sequence
 
 WATCHED_SHARE = 4
@@ -36,10 +37,18 @@ def arriving_tokens(cell: Cell, workers: int) -> float:
     return cell.drain.requests_per_us(cell.now_us) * cell.rates.mix.prefill / max(1, workers)
 
 
-def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int, turn: int) -> float:
+def overtaken_us(cell: Cell, worker: Worker, slo_class: str, prefill_us: float, beside: float) -> float:
+    """For how long the prompts that arrive are expected to go before a prefill that would take `prefill_us` alone."""
+    mean_us = worker.costs.predict_prefill_us(int(cell.rates.mix.prefill), cell.budget_alone)
+    return overtaking_us(cell.order_of(slo_class), prefill_us, mean_us, beside)
+
+
+def start_forecast_us(cell: Cell, worker: Worker, prefill_tokens: int, turn: int, overtaken_us: float) -> float:
     """Raw prediction from an admission on `worker` to the first token."""
     arriving = arriving_tokens(cell, len(cell.fleet.accepting()))
-    return start_us(worker, prefill_tokens, cell.policy, cell.now_us, turn, arriving=arriving)
+    return start_us(
+        worker, prefill_tokens, cell.policy, cell.now_us, turn, arriving=arriving, overtaken_us=overtaken_us
+    )
 
 
 def from_first_token(cell: Cell, sequence: Sequence) -> None:

@@ -2,7 +2,8 @@
 
 The step under way holds what had joined before the last report of one, since a worker reports as the next step begins; what
 was admitted after that joins with the newcomer. Then come steps with the prefills whose turn is before the newcomer's; the last of
-its own has room for what comes after it, which is either there already or expected to arrive by then.
+its own has room for what comes after it, which is either there already or expected to arrive by then. What arrives while its turn
+is still before the newcomer's is computed first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from octavo_scheduler.limits.rates import prefill_us
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.request import Sequence
 
+MOST_BUSY = 0.9
+"""Of a worker's time, that prefills which overtake another are expected to take."""
 OVERDUE_SHARE = 0.5
 """A step of decodes that should be over: as reports may cover several, another one is under way, and half of it is left."""
 
@@ -49,11 +52,12 @@ def start_us(
     most: int = 0,
     own: Sequence | None = None,
     arriving: float = 0.0,
+    overtaken_us: float = 0.0,
 ) -> float:
     """Microseconds from an admission on `worker` now to its first token, if its turn is `turn`.
 
     most: tokens of each step, if any, instead of what the worker's budget is; own: the newcomer itself, if it is seated there already;
-    arriving: tokens to prefill that are expected to come to this worker per microsecond.
+    arriving: tokens to prefill that are expected to come to this worker per microsecond; overtaken_us: for so long they go before it.
     """
     costs, pace, alone = worker.costs, worker.pace, most or worker.pace.alone or policy.budget_alone
     ahead = _read(worker, own)
@@ -70,7 +74,11 @@ def start_us(
                 ahead.decoding += 1
                 ahead.context += item.length
     budget = most or (pace.budget if ahead.decoding else alone)
-    return left_us + _own_steps(costs, ahead, mine, behind, budget, left_us, arriving)
+    start_us = left_us + _own_steps(costs, ahead, mine, behind, budget, left_us, arriving)
+    if not overtaken_us:
+        return start_us
+    busy = min(MOST_BUSY, arriving * costs.prefill_token_us)
+    return min(start_us / (1 - busy), start_us + busy * overtaken_us)
 
 
 def _own_steps(

@@ -42,6 +42,19 @@ def prefill_turn(
     return (_BASE_US + virtual_us) * _NUMBERS + number % _NUMBERS
 
 
+def overtaking_us(order: str, prefill_us: float, mean_us: float, beside: float) -> float:
+    """For how long after the admission of a prefill one of `mean_us` that is admitted later still gets a turn before it.
+
+    It is what a turn owes to the length of its prefill, against the mean one's: 0 where those that come later go later.
+    """
+    if order == "fcfs":
+        return 0.0
+    stretch = STRETCH * (1 + min(beside, MAX_BESIDE)) if order in FAIR else STRETCH
+    if order in ("slo", "slo-fair"):  # by slack long ones go first
+        stretch -= STRETCH + 1
+    return max(0.0, stretch * (prefill_us - mean_us))
+
+
 def _by_slack(outlook: Outlook, request: Request, prefill_us: float, now_us: int) -> int:
     if request.first_token_us >= 0:
         return now_us

@@ -174,15 +174,14 @@ class PrefixIndex:
             above = self._node(last)
             if above.blocks[-1] != last:
                 return False
-        for key, block in zip(keys, blocks, strict=True):
-            if key in block_of or node_of[block] is not None:
-                return False
+        if not block_of.keys().isdisjoint(keys) or any(map(node_of.__getitem__, blocks)):
+            return False
         self.pool.hold_index_all(blocks)
         node = self._append(above, keys[0], blocks[0], use_at(now_us))
         node.blocks += blocks[1:]
-        for key, block in zip(keys, blocks, strict=True):
-            block_of[key] = block
-            key_of[block] = key
+        block_of.update(zip(keys, blocks, strict=True))
+        key_of.update(zip(blocks, keys, strict=True))
+        for block in blocks:
             node_of[block] = node
         return True
 

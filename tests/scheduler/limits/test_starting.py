@@ -105,3 +105,15 @@ def test_a_long_prompt_alone_decodes_beside_the_next() -> None:
     seat(worker, 2048, admitted_us=1000, turn=1)
     expected = step_us(2048) - 500 + step_us(511, 1) + step_us(89, 1)
     assert predicted(worker, 600, 1500) == pytest.approx(expected, rel=0.001)
+
+
+def test_what_arrives_while_it_still_goes_first_is_computed_first() -> None:
+    worker, share = worker_of(), 0.4
+    arriving = share / TOKEN_US  # takes so much of the worker's time
+    alone_us = predicted(worker, 1000, 0, arriving=arriving)
+    assert predicted(worker, 1000, 0, arriving=arriving, overtaken_us=1000.0) == pytest.approx(alone_us + share * 1000)
+    # as long as it waits, those come that go before it: it waits for them too
+    assert predicted(worker, 1000, 0, arriving=arriving, overtaken_us=1e9) == pytest.approx(alone_us / (1 - share))
+    assert predicted(worker, 1000, 0, overtaken_us=1e9) == pytest.approx(predicted(worker, 1000, 0)), "nobody comes"
+    beyond = predicted(worker, 1000, 0, arriving=5 / TOKEN_US, overtaken_us=1e9)
+    assert beyond < 1e9, "more than a worker can do comes to no worker for ever"

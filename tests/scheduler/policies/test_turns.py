@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from octavo_scheduler.policies.turns import MAX_PRIORITY, STRETCH, prefill_turn
+from octavo_scheduler.policies.turns import MAX_PRIORITY, STRETCH, overtaking_us, prefill_turn
 from octavo_scheduler.policy import Policy
 
 from tests.scheduler.policies.scenes import outlook_of, policy_of, request
@@ -77,3 +77,17 @@ def test_a_long_prefill_does_not_starve_short_ones(order: str) -> None:
     # and the long one loses what the short ones took, no more
     lost_us = tallies[1].ttft_us - plain[1].ttft_us
     assert lost_us <= 6 * 2 * step_us
+
+
+@pytest.mark.parametrize("beside", [0, 4])
+@pytest.mark.parametrize("order", ["fcfs", "sjf", "priority", "slo", "fair", "slo-fair"])
+def test_for_how_long_a_prefill_is_overtaken_is_what_the_turns_say(order: str, beside: int) -> None:
+    policy, passed = policy_of(order, slo_classes={"default": {"ttft_ms": 60_000.0}}), 0
+    for own_ms, other_ms in ((400, 100), (100, 400), (200, 200)):
+        first = turn(policy, own_ms, 0, beside=beside)
+        until_ms = overtaking_us(order, own_ms * MS, other_ms * MS, beside) / MS
+        overtakers = [at_ms for at_ms in range(1, 4000, 10) if turn(policy, other_ms, at_ms, 1, beside=beside) < first]
+        # the scenes' prefills have the step's fixed part beside the tokens
+        assert len(overtakers) * 10 == pytest.approx(min(until_ms, 4000), abs=25), (order, own_ms, other_ms)
+        passed += bool(overtakers)
+    assert passed == (order != "fcfs")

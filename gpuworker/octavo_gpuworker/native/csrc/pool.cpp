@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <stdexcept>
 #include <string>
@@ -19,6 +20,7 @@ constexpr int SPINS_IN_STEP = 2000;       // about 20 us: units end together, un
 constexpr int SPINS_AFTER_STEP = 2000;    // about 20 us: the next step of a bare engine comes sooner, a served one later
 constexpr int SPINS_BETWEEN_LOOKS = 500;  // about 5 us, then a look whether somebody who is waited for has no processor
 constexpr int SPINS_OF_A_LOOK = 200;      // about 2 us, in which the time of a thread that runs goes on
+constexpr int SPINS_AFTER_HELP = 20'000;  // about 200 us: who was moved waits behind others for a while, and is not moved to and fro
 constexpr int SPINS_BESIDE = 40'000;      // about 400 us beside one that runs: what takes longer is worth a sleep
 constexpr timespec BETWEEN_LOOKS{0, 100'000};  // of a thread that sleeps, for somebody to help
 
@@ -106,13 +108,15 @@ void ThreadPool::take_part(Job &job, uint64_t generation, int thread) {
 // process; who waits for it takes it to its own processor.
 bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, uint64_t units, int thread) {
     bool helped = false, of_this_step = true;
+    int next_look = SPINS_IN_STEP;
     for (int spins = 1;; ++spins) {
         const uint64_t done = phase.done.load(std::memory_order_acquire);
         of_this_step = done >> 40 == generation;
         if (!of_this_step || (done & MAX_UNITS) == units) break;
-        const bool looks = spins >= SPINS_IN_STEP && spins % SPINS_BETWEEN_LOOKS == 0;
+        const bool looks = spins >= next_look && spins % SPINS_BETWEEN_LOOKS == 0;
         if (looks && lend(tag, thread, helped)) {
             helped = true;
+            next_look = std::min(spins + SPINS_AFTER_HELP, SPINS_BESIDE);
             continue;
         }
         if (spins < SPINS_BESIDE) {
