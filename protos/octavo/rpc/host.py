@@ -31,7 +31,7 @@ from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.rpc.logs import start_logging
 from octavo.rpc.settings import Settings, load_settings, manifest_keys
 from octavo.rpc.tracing import start_tracing
-from octavo.rpc.wakeups import SWITCH_INTERVAL_S, shorten_slices
+from octavo.rpc.wakeups import SWITCH_INTERVAL_S, realtime_allowed, run_realtime, shorten_slices
 from octavo.v1 import admin_pb2_grpc
 
 State = Literal["starting", "serving", "draining", "not_serving"]
@@ -68,6 +68,7 @@ class Host:
             sample=observability.trace_sample,
         )
         self.tracer: trace.Tracer = self.provider.get_tracer("octavo", self.version)
+        self.realtime = False  # whether its message threads run as real-time ones while it serves
         self.metrics = prometheus_client.CollectorRegistry()
         self.server = grpc.aio.server(options=server_options(name, self.manifest.gateway.max_body_bytes))
         self._beside: list[grpc.aio.Server] = []
@@ -93,6 +94,8 @@ class Host:
         self.state, self.why = state, why
         if state == "serving":  # by now gRPC's threads are there, and later ones are their children
             shorten_slices(self.manifest.deployment.wakeup_slice_us)
+            if self.realtime:
+                run_realtime()
         serving = (
             health_pb2.HealthCheckResponse.SERVING if state == "serving" else health_pb2.HealthCheckResponse.NOT_SERVING
         )
@@ -126,12 +129,15 @@ class Host:
         if not self._ended.done():
             self._ended.set_result((code, message))
 
-    async def listen(self, address: str, local: str = "") -> str:
+    async def listen(self, address: str) -> str:
         """Binds and starts the gRPC server; port 0 takes a free one. Returns the bound address.
 
-        `local`: the same server for this host on another address; empty: none. Raises OctavoError when one is taken or malformed.
+        Raises OctavoError when the address is taken or malformed.
         """
-        port, *_ = [_bind(self.name, self.server, each) for each in (address, local) if each]
+        try:
+            port = self.server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OctavoError(f"{self.name} cannot listen on {address}: {error}; choose a free address") from error
         names = (*self._services, "octavo.v1.AdminService", health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._services.append("octavo.v1.AdminService")
         reflection.enable_server_reflection(names, self.server)
@@ -148,7 +154,10 @@ class Host:
         """
         server = grpc.aio.server(options=SERVER_OPTIONS)
         register(server)
-        port = _bind(self.name, server, address)
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OctavoError(f"{self.name} cannot listen on {address}: {error}; choose a free address") from error
         await server.start()
         self._beside.append(server)
         return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
@@ -183,13 +192,6 @@ class Host:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self.provider.shutdown)
-
-
-def _bind(name: str, server: grpc.aio.Server, address: str) -> int:
-    try:
-        return server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise OctavoError(f"{name} cannot listen on {address}: {error}; choose a free address") from error
 
 
 def server_options(name: str, max_body_bytes: int) -> list[tuple[str, int]]:
@@ -252,10 +254,13 @@ async def _run(name: str, setup: Setup, settings: Settings) -> int:
     except OctavoError as refused:
         print(f"octavo {name}: {refused}", file=sys.stderr)
         return EXIT_USAGE
+    # a kvstore's loop copies blocks: it would hold up those that wait for a core, not for a block
+    host.realtime = settings.manifest.deployment.realtime_messages and name != "kvstore" and realtime_allowed()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, host.exit, EXIT_OK, f"signal {signum.name}")
     log_settings(host.log, settings)
+    host.log.info("message threads: %s", "real-time" if host.realtime else "ordinary, with short slices")
     starting = loop.create_task(setup(host), name="setup")
     ended = loop.create_task(host.wait_ended())
     await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
