@@ -17,6 +17,7 @@ from octavo.keys import choice_seed, extend_keys, namespace_root, namespace_tag
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
+from octavo_gateway.beams import Beams, check_beams, without_draws
 from octavo_gateway.caching.rules import check_cache
 from octavo_gateway.caching.tools import callable_names, check_tools, shown_tools
 from octavo_gateway.call_opening import is_forced
@@ -126,6 +127,7 @@ class AdmittedRequest:
     resumes: str = ""
     generation: int = 0  # of the tenant's namespace, in the keys
     namespace_tag: bytes = b""  # 16 bytes, by which stores tell tenants apart
+    beams: Beams | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ class Admission:
 
     def check_sampling(self, params: RequestParams, limits: Limits) -> None:
         """What `admit` checks beyond the prompt's length, for a request that cannot be admitted yet."""
+        check_beams(params, limits)
         self._sampling(params, limits)
         self._seed(params)
         check.stop_strings(params.stop, limits.max_stop_strings)
@@ -231,9 +234,10 @@ class Admission:
         max_tokens = self._max_tokens(params, len(prompt_ids), limits)
         if params.min_tokens > max_tokens:
             raise check.invalid("min_tokens", f"{params.min_tokens} is more than max_tokens ({max_tokens}); lower it")
-        sampling = self._sampling(params, limits)
+        beams = check_beams(params, limits)
+        sampling = self._sampling(params if beams is None else without_draws(params), limits)
         seed = self._seed(params)
-        n = params.n or 1
+        n = params.n or (beams.width if beams is not None else 1)
         return AdmittedRequest(
             request_id=params.request_id or self.draw_id(),
             idempotency_key=params.idempotency_key,
@@ -276,6 +280,7 @@ class Admission:
             resumes=params.resumes,
             generation=limits.generations.get(tenant, 0),
             namespace_tag=namespace_tag(self.secret, tenant),
+            beams=beams,
         )
 
     def keys(self, prompt_ids: Sequence[int], tenant: str, salt: str, limits: Limits) -> bytes:

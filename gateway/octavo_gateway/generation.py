@@ -180,7 +180,16 @@ class GenerationView:
             if choice.finish_reason is None:
                 raise InternalError(f"choice {choice.index} has no end")
             digest = blake3(pack_u32(choice.ids)).digest()
-            choices.append(ChoiceEnd(choice.index, choice.finish_reason, len(choice.ids), choice.total_bytes, digest))
+            end = ChoiceEnd(
+                choice.index,
+                choice.finish_reason,
+                len(choice.ids),
+                choice.total_bytes,
+                digest,
+                choice.score,
+                choice.cumulative_logprob,
+            )
+            choices.append(end)
         return Finished(usage, self._timings(), choices, live.cost)
 
     def _timings(self) -> Timings:

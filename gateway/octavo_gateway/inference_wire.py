@@ -89,10 +89,11 @@ def _common(kind: str, context: pb.RequestContext, sampling: pb.Sampling, option
         if sampling.HasField(name):
             setattr(params, name, getattr(sampling, name))
     params.logit_bias = dict(sampling.logit_bias)
-    for name in ("max_tokens", "n", "logprobs", "skip_special_tokens"):
+    for name in ("max_tokens", "n", "logprobs", "skip_special_tokens", "length_penalty"):
         if options.HasField(name):
             setattr(params, name, getattr(options, name))
     params.min_tokens = options.min_tokens
+    params.beam_width, params.early_stopping = options.beam_width, options.early_stopping
     params.stop = list(options.stop)
     params.stop_token_ids = list(options.stop_token_ids)
     params.ignore_eos = options.ignore_eos
@@ -195,6 +196,8 @@ def _finished_message(finished: Finished) -> pb.Finished:
                 tokens=choice.tokens,
                 bytes=choice.bytes,
                 ids_blake3=choice.ids_blake3,
+                score=choice.score,
+                cumulative_logprob=choice.cumulative_logprob,
             )
             for choice in finished.choices
         ],

@@ -217,6 +217,11 @@ class LiveRequest:
             self.choices[index].finish("length")
         self.wake()
 
+    def on_beam(self, index: int, score: float, cumulative_logprob: float) -> None:
+        """What a beam that came back counts."""
+        if index < len(self.choices):
+            self.choices[index].score, self.choices[index].cumulative_logprob = score, cumulative_logprob
+
     def on_finished(
         self,
         outcome: str,
@@ -255,7 +260,7 @@ class LiveRequest:
                 continue
             if choice.finish_reason == "length":
                 return NoToolCall(
-                    f"choice {choice.index}: its call was cut off after {len(choice.ids)} tokens; raise max_tokens"
+                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise max_tokens"
                 )
             return NoToolCall(
                 f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use tool_choice auto"

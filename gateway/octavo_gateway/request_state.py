@@ -12,6 +12,7 @@ from typing import Any, Final
 from octavo.errors import InternalError
 
 from octavo_gateway.admission import AdmittedRequest, Sampling, TextRules
+from octavo_gateway.beams import Beams
 from octavo_gateway.requests import PromptChunk
 
 VERSION: Final = 1
@@ -29,6 +30,7 @@ def dump_state(admitted: AdmittedRequest) -> bytes:
         "stop_ids": sorted(admitted.text.stop_ids),
         "tools": sorted(admitted.text.tools),
     }
+    state["beams"] = asdict(admitted.beams) if admitted.beams is not None else None
     state["chunks"] = [asdict(chunk) for chunk in admitted.chunks]
     state["body_hash"] = admitted.body_hash.hex()
     state["version"] = VERSION
@@ -43,6 +45,7 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
             raise ValueError("another version")
         sampling = content.pop("sampling")
         text = content.pop("text")
+        beams = content.pop("beams", None)
         return AdmittedRequest(
             prompt_ids=prompt_ids,
             prompt_keys=b"",
@@ -68,6 +71,7 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
                     "tools": frozenset(text.get("tools", ())),
                 }
             ),
+            beams=Beams(**beams) if beams is not None else None,
             **content,
         )
     except (ValueError, KeyError, TypeError) as error:

@@ -76,6 +76,9 @@ class RequestParams:
     include_stop_str: bool = False
     n: int | None = None
     logprobs: int | None = None
+    beam_width: int = 0  # 0: no beam search
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
     echo: bool = False
     skip_special_tokens: bool = True
     request_id: str = ""
@@ -185,6 +188,8 @@ class ChoiceEnd:
     tokens: int
     bytes: int
     ids_blake3: builtins.bytes
+    score: float | None = None  # of a beam
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

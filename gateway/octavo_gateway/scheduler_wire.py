@@ -8,6 +8,7 @@ from octavo.packing import pack_u32, unpack_u32
 from octavo.v1 import scheduler_pb2, worker_pb2
 
 from octavo_gateway.admission import AdmittedRequest, Limits, Sampling
+from octavo_gateway.beams import Beams
 from octavo_gateway.choice import RawLogprob
 from octavo_gateway.live import LiveRequest, TravelledTimes
 from octavo_gateway.request_state import dump_state
@@ -31,7 +32,7 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
     remaining_us = 0
     if live.deadline is not None:
         remaining_us = max(1, int((live.deadline - now) * 1e6))
-    return scheduler_pb2.Submit(
+    submit = scheduler_pb2.Submit(
         request_id=live.wire_id,
         attempt=live.attempt,
         tenant=admitted.tenant,
@@ -68,6 +69,23 @@ def submit_message(live: LiveRequest, admitted: AdmittedRequest, now: float) -> 
             ],
         ),
     )
+    if admitted.beams is not None:
+        _write_beams(submit, admitted.beams, admitted.sampling, admitted.n)
+    return submit
+
+
+def _write_beams(submit: scheduler_pb2.Submit, beams: Beams, sampling: Sampling, shown: int) -> None:
+    """Makes a submit of `shown` choices the search's: a choice for each beam, and rows as long as its steps need.
+
+    Of a beam's continuations as many may end as there are end tokens; behind them there must be `width` that do not.
+    """
+    for _ in range(shown, beams.width):
+        submit.choices.add()
+    message = submit.beams
+    message.shown, message.length_penalty, message.early_stopping = shown, beams.length_penalty, beams.early_stopping
+    message.stop_ids, message.logprobs = pack_u32(sampling.stop_ids), sampling.logprobs
+    row = max(2 * beams.width, beams.width + len(sampling.stop_ids), sampling.logprobs)
+    submit.sampling.CopyFrom(worker_pb2.SamplingParams(top_p=1, repetition_penalty=1, logprobs=row, beam=True))
 
 
 def sampling_message(sampling: Sampling) -> worker_pb2.SamplingParams:
@@ -126,6 +144,8 @@ def apply_event(live: LiveRequest, event: scheduler_pb2.RequestEvent, kind: str 
     elif kind == "choice_finished":
         ended = event.choice_finished
         live.on_choice_finished(ended.index, ended.reason, ended.stop_token)
+        if ended.HasField("score"):
+            live.on_beam(ended.index, ended.score, ended.cumulative_logprob)
     elif kind == "finished":
         end = event.finished
         live.on_finished(

@@ -71,7 +71,7 @@ def build_batch(chunks: list[Chunk], by_slot: dict[int, Sequence], table: SlotTa
         token_ids[first:end] = table.tokens[chunk.slot, chunk.start : chunk.start + chunk.count]
         if chunk.samples:
             seq = by_slot[chunk.slot]
-            group = [seq, *seq.siblings]
+            group = seq.drawing
             rows += group
             at += [end - 1] * len(group)
             owner += [index] * len(group)
@@ -90,7 +90,7 @@ def _decodes(
     rows = [by_slot[chunk.slot] for chunk in chunks]
     if all([chunk.samples and not seq.siblings for chunk, seq in zip(chunks, rows, strict=True)]):
         return _batch(token_ids, query_start, slots, starts + 1, query_start[:-1], rows, None, table)
-    groups = [[seq, *seq.siblings] if chunk.samples else [] for chunk, seq in zip(chunks, rows, strict=True)]
+    groups = [seq.drawing if chunk.samples else [] for chunk, seq in zip(chunks, rows, strict=True)]
     owner = [index for index, group in enumerate(groups) for _ in group]
     every = [seq for group in groups for seq in group]
     return _batch(token_ids, query_start, slots, starts + 1, np.array(owner, np.int32), every, owner, table)

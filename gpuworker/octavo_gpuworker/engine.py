@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from octavo.step import Chunk, Step, StepBudget, compose
 
+from octavo_gpuworker import beams
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.blending.blend_queue import BlendQueue
@@ -26,6 +27,7 @@ from octavo_gpuworker.orders import (
     AbortOrder,
     AdmitOrder,
     FirstToken,
+    ForkOrder,
     GrantOrder,
     LabelOrder,
     LoadOrder,
@@ -185,6 +187,8 @@ class Engine:
                 self._admit(item)
             case GrantOrder():
                 self._grant(item)
+            case ForkOrder():
+                beams.fork(item, self._by_seq, self.pool, self._slots)
             case StopOrder():
                 self._stop(item)
             case UpdateOrder():
@@ -283,7 +287,7 @@ class Engine:
         shared = heir.shared_blocks(leader) * self.pool.block_tokens
         # a blend that has not ended leaves nothing to go on from: the heir computes all of it
         heir.computed = 0 if leader.blending else min(leader.computed, shared, len(heir.tokens) - 1)
-        heir.leader, heir.siblings = 0, others
+        heir.leader, heir.siblings, heir.split_len = 0, others, leader.split_len if others else 0
         heir.wait_xfer, heir.wait_base, heir.joins_len = leader.wait_xfer, leader.wait_base, leader.joins_len
         for other in others:
             other.leader = heir.seq
@@ -364,10 +368,8 @@ class Engine:
                 self._reporter.runs_low()
             if not chunk.samples:
                 self._reporter.advance(seq.slot, seq.computed)
-            elif seq.siblings:
-                for sibling in seq.siblings:
-                    self._split(seq, sibling)
-                seq.siblings = []
+            if seq.siblings:
+                self._split_group(seq, ended=chunk.samples)
 
     def _start_chunk(self, seq: Sequence, chunk: Chunk, wall_ns: int) -> None:
         """Notes a prefill chunk for the span; a decode behind a token that is still drawn is none."""
@@ -375,16 +377,27 @@ class Engine:
             seq.started_ns = seq.started_ns or wall_ns
             seq.chunks.append((wall_ns, chunk.count))
 
+    def _split_group(self, leader: Sequence, *, ended: bool) -> None:
+        """Its siblings begin to live, if what they have in common is computed: its whole prefill, or up to split_len."""
+        if leader.computed >= leader.split_len if leader.split_len else ended:
+            for sibling in leader.siblings:
+                self._split(leader, sibling)
+            leader.siblings, leader.split_len = [], 0
+
     def _split(self, leader: Sequence, sibling: Sequence) -> None:
-        """The sibling begins to live: full prompt blocks are shared already, what is not (the partial one) is copied."""
-        covered = -(-leader.computed // self.pool.block_tokens)
+        """The sibling begins to live: full common blocks are shared already, what is not (the partial one) is copied."""
+        common = leader.split_len or leader.computed
+        covered = -(-common // self.pool.block_tokens)
         for ours, theirs in zip(leader.blocks[:covered], sibling.blocks, strict=False):
             if ours != theirs:
                 self.pool.copy_block(ours, theirs)
-        sibling.computed, sibling.leader, sibling.started_ns = leader.computed, 0, leader.started_ns
+        sibling.computed, sibling.leader, sibling.started_ns = common, 0, leader.started_ns
 
     def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None, sample_ns: int) -> None:
         """Books one sampled token; ends the sequence when the token says so. A negative one: the row was not finite."""
+        if seq.sampling.beam and token >= 0 and logprobs is not None:
+            self._offer(seq, logprobs, sample_ns)
+            return
         self._reporter.advance(seq.slot, seq.computed, token, logprobs)
         if token < 0:
             self._fail(seq, "the model gave logits that are not finite for this sequence")
@@ -397,6 +410,15 @@ class Engine:
         if reason := seq.finish_reason(token):
             self._reporter.finish(SeqFinish(seq.slot, seq.seq, reason, token if reason == "stop" else 0))
             self._leave(seq, reason)
+
+    def _offer(self, seq: Sequence, logprobs: TokenLogprobs, sample_ns: int) -> None:
+        """A beam takes no token: the scheduler chooses among what all of its group offer."""
+        self._reporter.advance(seq.slot, seq.computed)
+        self._reporter.beam_row(beams.row_of(seq, logprobs))
+        seq.parked = True
+        seq.steps += 1
+        if not seq.first_token_ns:
+            self._first_token(seq, sample_ns)
 
     def _first_token(self, seq: Sequence, sample_ns: int) -> None:
         seq.first_token_ns = time.time_ns()

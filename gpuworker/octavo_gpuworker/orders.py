@@ -24,6 +24,8 @@ class Sampling:
     min_tokens: int = 0
     logprobs: int = -1
     """-1: none; k: the chosen token and the k best."""
+    beam: bool = False
+    """It takes no token by itself: the `logprobs` best go up, and it waits for a Fork."""
 
     @property
     def has_penalties(self) -> bool:
@@ -41,6 +43,8 @@ class SiblingOrder:
     slot: int
     seed: int
     blocks: list[int]
+    tokens: list[int] = field(default_factory=list)
+    """All of it, where it is a beam that goes on (AdmitOrder.split_len); empty: those of the Admit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,23 @@ class AdmitOrder:
     """What positions below cached_len are put together from before the sequence steps; none: they are there."""
     blend_share: float = 0.0
     """Of the reused tokens, computed again."""
+    split_len: int = 0
+    """Siblings bring tokens of their own behind so many common ones, and begin when these are computed; 0: they have the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantOrder:
     seq: int
     blocks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOrder:
+    """Beams take their next tokens; `parents`: places in `seqs` of the beams that they go on from, mostly their own."""
+
+    seqs: list[int]
+    parents: list[int]
+    tokens: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,7 @@ class PassedOver:
 Order = (
     AdmitOrder
     | GrantOrder
+    | ForkOrder
     | UpdateOrder
     | StopOrder
     | OffloadOrder
@@ -187,6 +203,16 @@ class TokenLogprobs:
     logprob: float
     top_tokens: list[int]
     top_logprobs: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class BeamRow:
+    """The best continuations of a beam of `length` tokens, best first, with the log-probabilities of the raw logits."""
+
+    seq: int
+    length: int
+    tokens: list[int]
+    logprobs: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +277,7 @@ class Report:
     computed_len: list[int] = field(default_factory=list)
     logprobs: list[list[TokenLogprobs]] = field(default_factory=list)
     finishes: list[SeqFinish] = field(default_factory=list)
+    beam_rows: list[BeamRow] = field(default_factory=list)
     released: list[Released] = field(default_factory=list)
     transfers_done: list[TransferDone] = field(default_factory=list)
     starved: list[int] = field(default_factory=list)

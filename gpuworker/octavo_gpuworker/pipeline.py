@@ -105,7 +105,7 @@ class PipelinedEngine(Engine):
         """Whether the step can be launched before the tokens of the last one are read."""
         for chunk in step.chunks:
             seq = self._by_slot[chunk.slot]
-            history = chunk.samples and any(row.sampling.has_penalties for row in (seq, *seq.siblings))
+            history = chunk.samples and any(row.sampling.has_penalties for row in seq.drawing)
             if history and seq.tokens[-1] == PENDING:
                 return False
         return True
@@ -134,11 +134,12 @@ class PipelinedEngine(Engine):
             seq = self._by_slot[chunk.slot]
             self._start_chunk(seq, chunk, flight.wall_ns)
             seq.reach(chunk.start + chunk.count)
-            if chunk.samples and seq.siblings:
-                for sibling in seq.siblings:
-                    self._split(seq, sibling)
-                seq.siblings = []
+            if seq.siblings:
+                self._split_group(seq, ended=chunk.samples)
         for row, seq in enumerate(flight.batch.rows):
+            if seq.sampling.beam:
+                seq.parked = True
+                continue
             self._append_pending(seq)
             flight.row_of_slot[seq.slot] = row
 
@@ -180,6 +181,9 @@ class PipelinedEngine(Engine):
 
     def _settle(self, seq: Sequence, end: int, token: int, logprobs: Any, sample_ns: int) -> None:
         """The drawn token takes the place of PENDING; a later step's PENDING and position are put back if the sequence goes on."""
+        if seq.sampling.beam:  # it has no later step: it waits
+            self._commit(seq, token, logprobs, sample_ns)
+            return
         later = self._next is not None and seq.slot in self._next.row_of_slot
         ahead = seq.computed
         del seq.tokens[-2 if later else -1 :]

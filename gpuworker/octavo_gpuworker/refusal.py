@@ -31,7 +31,15 @@ def admit_fault(order: AdmitOrder, pool: BlockPool, vocab: int) -> str:
     if ids and not 0 <= max(ids) < vocab:
         return f"sampling: id {max(ids)} is outside the vocabulary of {vocab}"
     needed = -(-length // size)
+    if order.split_len >= length:
+        return f"split_len: {order.split_len} leaves none of {length} tokens to a sibling"
+    if sampling.beam and sampling.logprobs < 1:
+        return f"sampling: logprobs is {sampling.logprobs}; a beam offers at least 1"
     for sibling in order.siblings:
+        if order.split_len and len(sibling.tokens) != length:
+            return f"siblings: seq {sibling.seq} has {len(sibling.tokens)} tokens of {length}"
+        if sibling.tokens and max(sibling.tokens) >= vocab:
+            return f"siblings: id {max(sibling.tokens)} is outside the vocabulary of {vocab}"
         if len(sibling.blocks) < needed:
             return f"siblings: seq {sibling.seq} has {len(sibling.blocks)} blocks, the prompt covers {needed}"
     return next(filter(None, (blocks_fault(b, pool) for b in (order.blocks, *(s.blocks for s in order.siblings)))), "")

@@ -10,7 +10,7 @@ import time
 
 from octavo.step import Step
 
-from octavo_gpuworker.orders import FirstToken, Released, Report, SeqFinish, TokenLogprobs, TransferDone
+from octavo_gpuworker.orders import BeamRow, FirstToken, Released, Report, SeqFinish, TokenLogprobs, TransferDone
 
 MERGE_NS = 5_000_000
 """Steps within this time of the report's first one may share it."""
@@ -72,6 +72,11 @@ class Reporter:
 
     def finish(self, finish: SeqFinish) -> None:
         self._report.finishes.append(finish)
+        self._flush = True
+
+    def beam_row(self, row: BeamRow) -> None:
+        """A beam waits until the scheduler has heard of this."""
+        self._report.beam_rows.append(row)
         self._flush = True
 
     def release(self, released: Released) -> None:

@@ -49,6 +49,10 @@ class Sequence:
     """When the load that it waited for had ended."""
     started_ns: int = 0
     first_token_ns: int = 0
+    parked: bool = False
+    """A beam that has offered its continuations."""
+    split_len: int = 0
+    """Its siblings have tokens of their own behind so many common ones; 0: the same, and begin at the end of its prefill."""
     chunks: list[tuple[int, int]] = field(default_factory=list)
     """(wall nanoseconds, tokens) of each prefill chunk, for the span's events."""
     steps: int = 0
@@ -58,8 +62,14 @@ class Sequence:
 
     @property
     def waiting(self) -> bool:
-        """It cannot step yet whatever blocks it has: a load that it needs, its blend, or its leader's prefill, has not ended."""
-        return self.leader != 0 or self.blending or (self.wait_xfer != 0 and self.computed >= self.wait_base)
+        """It cannot step yet whatever blocks it has: a load that it needs, its blend, or its leader's prefill, has not ended; or it
+        is a beam that waits for its token."""
+        return (
+            self.parked
+            or self.leader != 0
+            or self.blending
+            or (self.wait_xfer != 0 and self.computed >= self.wait_base)
+        )
 
     @property
     def head_len(self) -> int:
@@ -115,7 +125,7 @@ class Sequence:
         return Sequence(
             seq=order.seq,
             slot=order.slot,
-            tokens=list(self.tokens),
+            tokens=list(order.tokens or self.tokens),
             prompt_len=self.prompt_len,
             computed=0,
             blocks=list(order.blocks),
@@ -131,6 +141,11 @@ class Sequence:
             dispatch_us=self.dispatch_us,
             admitted_ns=self.admitted_ns,
         )
+
+    @property
+    def drawing(self) -> list[Sequence]:
+        """Whose rows the end of its prefill gives: its own, and those of siblings with the same tokens."""
+        return [self] if self.split_len else [self, *self.siblings]
 
     def shared_blocks(self, other: Sequence) -> int:
         """Leading blocks that both tables have in common."""
@@ -178,5 +193,6 @@ def from_admit(order: AdmitOrder, now_ns: int) -> Sequence:
         dispatch_us=order.dispatch_us,
         admitted_ns=order.received_ns or now_ns,
     )
+    leader.split_len = order.split_len if order.siblings else 0
     leader.siblings = [leader.sibling(sibling) for sibling in order.siblings]
     return leader

@@ -173,7 +173,8 @@ class Worker:
     async def run(self) -> None:
         """Steps and talks to the scheduler until it is cancelled."""
         self.steps.start()
-        yield_to_messages(self._host.manifest.deployment.compute_nice, [self.steps.thread_id])
+        if not self._host.realtime:
+            yield_to_messages(self._host.manifest.deployment.compute_nice, [self.steps.thread_id])
         self._store_id = await self.transfers.store_id()
         self._host.spawn(self._watch_store(), "kvstore watch")
         self._host.spawn(self._watch_progress(), "progress watch")

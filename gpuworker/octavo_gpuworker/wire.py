@@ -13,6 +13,7 @@ from octavo_gpuworker.orders import (
     AbortOrder,
     AdmitOrder,
     BlendPart,
+    ForkOrder,
     GrantOrder,
     LabelOrder,
     LeaveOrder,
@@ -43,6 +44,8 @@ def orders_from(message: pb.Orders) -> Iterator[Order]:
                 yield _admit(order.admit, received_ns)
             case "grant":
                 yield GrantOrder(order.grant.seq, unpack_u32(order.grant.block_ids))
+            case "fork":
+                yield _fork(order.fork)
             case "update":
                 yield UpdateOrder(order.update.seq, order.update.rank, order.update.paused)
             case "stop":
@@ -85,6 +88,13 @@ def _tags(packed: bytes) -> list[bytes]:
     return [packed[at : at + TAG_BYTES] for at in range(0, len(packed), TAG_BYTES)]
 
 
+def _fork(fork: pb.Fork) -> ForkOrder:
+    seqs, parents, tokens = list(fork.seqs), unpack_u32(fork.parents), unpack_u32(fork.tokens)
+    if not len(seqs) == len(parents) == len(tokens) or max(parents, default=-1) >= len(seqs):
+        raise ValueError(f"fork: {len(seqs)} seqs, parents {parents}, {len(tokens)} tokens do not fit together")
+    return ForkOrder(seqs, parents, tokens)
+
+
 def _admit(admit: pb.Admit, received_ns: int) -> AdmitOrder:
     return AdmitOrder(
         seq=admit.seq,
@@ -100,7 +110,10 @@ def _admit(admit: pb.Admit, received_ns: int) -> AdmitOrder:
         wait_xfer=admit.wait_xfer,
         wait_base=admit.wait_base,
         stop_after=admit.stop_after,
-        siblings=tuple(SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids)) for s in admit.siblings),
+        siblings=tuple(
+            SiblingOrder(s.seq, s.slot, s.seed, unpack_u32(s.block_ids), unpack_u32(s.tokens)) for s in admit.siblings
+        ),
+        split_len=admit.split_len,
         blend_parts=tuple(
             BlendPart(part.start, part.count, part.first, unpack_u32(part.block_ids)) for part in admit.blend_parts
         ),
@@ -125,6 +138,7 @@ def _sampling(params: pb.SamplingParams) -> Sampling:
         stop_ids=frozenset(unpack_u32(params.stop_ids)),
         min_tokens=params.min_tokens,
         logprobs=params.logprobs,
+        beam=params.beam,
     )
 
 
@@ -148,6 +162,8 @@ def fill_report(message: pb.Report, report: Report, now_ns: int) -> None:
         times.host_us = max(0, report.wall_us - report.forward_us - report.sample_us)
     for f in report.finishes:
         message.finishes.add(slot=f.slot, seq=f.seq, reason=f.reason, stop_token=f.stop_token, message=f.message)
+    for row in report.beam_rows:
+        message.beam_rows.add(seq=row.seq, len=row.length, tokens=pack_u32(row.tokens), logprobs=row.logprobs)
     for r in report.released:
         message.released.add(seq=r.seq, len=r.length, computed_len=r.computed_len)
     for first in report.first_tokens:

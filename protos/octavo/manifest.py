@@ -38,8 +38,10 @@ class Deployment:
     """After SIGTERM, how long running requests may go on."""
     wakeup_slice_us: int = 200
     """Time slice of the threads that pass messages on (Linux 6.12 and later): they run soon beside compute threads; 0: the system's."""
+    realtime_messages: bool = True
+    """The threads of gateway, scheduler and workers that pass messages on run as real-time ones (SCHED_RR, the lowest priority) where the system allows it."""
     compute_nice: int = 5
-    """Nice value of the threads that compute, above the process's own: message threads run before them; 0: none."""
+    """Where it does not: nice value of the threads that compute, above the process's own, so that message threads run before them; 0: none."""
     secret: str = "octavo-development-secret"
     """Server secret of the tenant namespaces (HMAC key); set your own outside development."""
 

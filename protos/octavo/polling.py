@@ -1,7 +1,8 @@
 """gRPC's older polling, in which whoever waits for a message reads the socket itself: half the CPU of each message.
 
 By default gRPC for Python hands sockets to a pool of threads (its EventEngine): a message then passes the pool, the
-completion queue's thread and the event loop's. Without the pool it is one hop less at either end (`bench/polling.py`).
+completion queue's thread and the event loop's. Without the pool the queue's thread reads the socket: one hop less at either
+end (`bench/polling.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ def poll_directly() -> bool:
     gRPC reads the variable while it is imported, so this stands in `octavo/__init__.py`, before all that imports it. In a
     program that imported grpc before octavo nothing changes.
     """
-    if not metadata.version("grpcio").startswith(TESTED):
+    try:
+        version = metadata.version("grpcio")
+    except metadata.PackageNotFoundError:  # bundled without its metadata
+        return False
+    if not version.startswith(TESTED):
         return False
     os.environ.setdefault(EXPERIMENTS_ENV, DIRECT)
     return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
+from octavo_scheduler.beams.search import common_length
 from octavo_scheduler.books.path import NOTHING_TO_LOAD, Path, Way
 from octavo_scheduler.books.paths import choose_path, link_wait_us, work_of
 from octavo_scheduler.fleet import Shape, Worker
@@ -45,6 +46,7 @@ class Plan:
     spread_us: float = 0.0  # ... on the one that holds most of the prompt, less that on this one
     spread_tokens: int = 0  # that this one computes and that one has
     blend: Blend | None = None  # chunks that are reused at other positions
+    split_len: int = 0  # tokens that the leader computes for all, of beams that go on where they were; 0: all it has
 
     @property
     def head_blocks(self) -> int:
@@ -61,7 +63,9 @@ class Plan:
         if self.blend is not None:
             return self.blend.computed(self.choices[0].length)
         cached = (len(self.matched) + len(self.load_keys)) * self.worker.block_tokens
-        return self.choices[0].length - cached
+        length = self.choices[0].length
+        tails = (len(self.choices) - 1) * (length - self.split_len) if self.split_len else 0
+        return length - cached + tails
 
 
 def blocks_for(positions: int, block_tokens: int) -> int:
@@ -74,21 +78,29 @@ def max_positions(request: Request) -> int:
     return max(1, len(request.prompt) + request.max_tokens - 1)
 
 
-def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens: int) -> int:
-    """Blocks without which a request can never run: one choice to its end, and the start of its group."""
+def least_blocks(prompt_tokens: int, max_tokens: int, choices: int, block_tokens: int, beams: bool = False) -> int:
+    """Blocks without which a request can never run: one choice to its end, and the start of its group; all beams to their end."""
     positions = max(1, prompt_tokens + max_tokens - 1)
     alone = blocks_for(positions, block_tokens)
     if choices == 1:
         return alone
+    if beams:
+        shared = min(prompt_tokens // block_tokens, alone)
+        return shared + choices * (alone - shared)
     start = blocks_for(min(prompt_tokens + 1, positions), block_tokens)
     shared = min(prompt_tokens // block_tokens, start)
     return max(alone, shared + choices * (start - shared))
 
 
-def can_ever_hold(shape: Shape, prompt_tokens: int, max_tokens: int, choices: int) -> bool:
+def can_ever_hold(shape: Shape, prompt_tokens: int, max_tokens: int, choices: int, beams: bool = False) -> bool:
     """Whether a worker of this shape can run such a request once it has nothing else to do."""
-    need = least_blocks(prompt_tokens, max_tokens, choices, shape.block_tokens)
+    need = least_blocks(prompt_tokens, max_tokens, choices, shape.block_tokens, beams)
     return need <= shape.usable_blocks and choices <= shape.max_seqs
+
+
+def size_of(request: Request, choices: int) -> tuple[int, int, int, bool]:
+    """What decides where so many choices of it can ever run: the arguments of `can_ever_hold` behind the shape."""
+    return len(request.prompt), request.max_tokens, choices, request.beams is not None
 
 
 MAX_PREEMPTIONS = 4
@@ -103,9 +115,9 @@ def is_protected(choice: Choice) -> bool:
 def next_group(waiting: list[Choice]) -> list[Choice]:
     """The choices to admit together: all that have no output yet (one prompt, one prefill), else the first.
 
-    A protected one goes alone: several of them, each seated to its end, might never fit.
+    A protected one goes alone: several of them, each seated to its end, might never fit. Beams go together, wherever they are.
     """
-    if len(waiting) == 1:
+    if len(waiting) == 1 or waiting[0].request.beams is not None:
         return waiting
     fresh = [choice for choice in waiting if not choice.output and not is_protected(choice)]
     return fresh if len(fresh) > 1 else waiting[:1]
@@ -208,7 +220,8 @@ def make_plan(
         table = -(-positions // block_tokens)
     else:
         table = -(-(length + 1) // block_tokens)
-    shared = min(prompt // block_tokens, table) if count > 1 else table
+    split_len = split_length(choices) if count > 1 and leader.output else 0
+    shared = min((split_len or prompt) // block_tokens, table) if count > 1 else table
     revived = worker.pool.count_cached(matched) if matched else 0
     need = table - len(matched) + (count - 1) * (table - shared) + revived
     version, output, _expected = request.foreseen
@@ -217,7 +230,7 @@ def make_plan(
     target = -(-min(positions, max(prompt + output, length + 1)) // block_tokens)
     worst = count * (-(-positions // block_tokens) - table)
     growth = count * max(0, target - table)
-    return Plan(
+    plan = Plan(
         worker,
         choices,
         keys,
@@ -236,6 +249,13 @@ def make_plan(
         path,
         other_way,
     )
+    plan.split_len = split_len
+    return plan
+
+
+def split_length(choices: list[Choice]) -> int:
+    """Leading tokens of beams that are the same in all of them: the prompt, and what all have said alike."""
+    return len(choices[0].request.prompt) + common_length([choice.output for choice in choices])
 
 
 def load_time_us(worker: Worker, near: int, far: int) -> float:

@@ -75,6 +75,8 @@ COUNTERS = (
     "untold_device_us",
     "steps",
     "mixed_steps",
+    "beam_steps",
+    "beam_forks",
     "budget_changes",
     "starved_steps",
     "reports",

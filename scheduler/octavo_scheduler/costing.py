@@ -92,6 +92,12 @@ def accrue(sequence: Sequence, block_bytes: int, now_us: int) -> None:
 
 def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
     """The payer of the siblings' common blocks leaves: the next one that still holds them pays."""
+    if sequence.choice.request.beams is not None:
+        left = [item for item in sequence.together if item is not sequence and item.epoch == sequence.epoch]
+        for item in left:
+            accrue(item, block_bytes, now_us)
+        split_shared(left)
+        return
     if sequence.unpaid_blocks:
         return
     for choice in sequence.choice.request.choices:
@@ -100,6 +106,15 @@ def pass_on_shared(sequence: Sequence, block_bytes: int, now_us: int) -> None:
             accrue(other, block_bytes, now_us)
             other.unpaid_blocks = 0
             return
+
+
+def split_shared(beams: Items[Sequence]) -> None:
+    """Who pays for the blocks that beams have in common: the first that holds them. They share leading blocks alone."""
+    paid: set[int] = set()
+    for sequence in beams:
+        blocks = sequence.blocks
+        sequence.unpaid_blocks = next((at for at, block in enumerate(blocks) if block not in paid), len(blocks))
+        paid.update(blocks[sequence.unpaid_blocks :])
 
 
 def cost_now(request: Request, workers: Mapping[int, Worker], now_us: int) -> Cost:

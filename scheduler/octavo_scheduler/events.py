@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo_scheduler.beams.rule import BeamRow, BeamRule
 from octavo_scheduler.preloads.cache_events import (
     CacheEvicted,
     NamespaceRotated,
@@ -57,6 +58,7 @@ class Submitted:
     pause_tool: str = ""  # the turn will end in a call of this tool; with it or without: pause_expected_us
     pause_expected_us: int = 0
     resumes: str = ""  # request id of the turn that this one continues after a pause
+    beams: BeamRule | None = None  # its choices are beams; of what is told of them `emitted` was
 
 
 @dataclass(slots=True)
@@ -232,6 +234,7 @@ class Reported:
     orders_applied: int = 0  # of the epoch, when the live lists were made
     draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
     failed_allocations: int = 0
+    beam_rows: list[BeamRow] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -57,6 +57,8 @@ CELL_COUNTERS: Final = (
     ("passing_starts", "Admissions past a request that waits, on workers that it could not run on."),
     ("tier_hit_tokens", "Prompt tokens whose KV came from a kvstore."),
     ("prefill_tokens", "Prompt tokens computed."),
+    ("beam_steps", "Steps of beam searches, each of all its beams."),
+    ("beam_forks", "Beams that went on from another one, with its full blocks and a copy of its partial one."),
     ("decode_tokens", "Decode positions computed."),
     (
         "untold_device_us",

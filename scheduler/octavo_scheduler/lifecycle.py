@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
+
 from octavo_scheduler.admission import can_ever_hold, least_blocks
+from octavo_scheduler.beams.search import BeamSearch
 from octavo_scheduler.books.trial import sampled_for
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.costing import accrue_all, note_untold
@@ -88,6 +91,8 @@ def submit(cell: Cell, event: Submitted) -> None:
     if terms.degraded:
         cell.counters["requests_degraded"] += 1
     emitted = [0] if len(request.choices) == 1 and not request.work_done else [len(c.output) for c in request.choices]
+    if request.beams is not None:  # its search begins anew, and what it comes to is told from there
+        emitted = [len(start.emitted) for start in event.choices]
     delivery = _deliver(cell, gateway, event.request_id, request, emitted)
     if request.deadline_us:
         cell.timers.at(request.deadline_us, "deadline", request)
@@ -106,7 +111,7 @@ def submit(cell: Cell, event: Submitted) -> None:
 def _go_on(cell: Cell, event: Submitted, request: Request, delivery: Delivery) -> None:
     """A resubmit may bring choices that have all their tokens, or have ended."""
     delivery.finish_sent = [bool(choice.finished) for choice in event.choices]
-    for choice in request.choices:
+    for choice in request.choices if request.beams is None else ():
         if len(choice.output) >= request.max_tokens and choice.phase is not Phase.DONE:
             finish_choice(cell, choice, "length")
     if not request.waiting_choices():
@@ -138,7 +143,7 @@ def _refusal(cell: Cell, event: Submitted, slo: SloClass | None, privileged: boo
     pool = slo.pool if slo is not None else ""
     prompt, choices = len(event.prompt), len(event.choices)
     if choices > 1 or prompt + event.max_tokens - 1 > fleet.most_positions(pool):  # else some worker has room for it
-        never = never_fits(cell, prompt, event.max_tokens, choices, pool)
+        never = never_fits(cell, prompt, event.max_tokens, choices, pool, event.beams is not None)
         if never:
             return Outcome("rejected", "rejected-never-fits", never)
     unpinned = pin_refusal(cell, event) if event.cache.pin else ""
@@ -158,7 +163,8 @@ def _invalid(cell: Cell, event: Submitted, slo: SloClass | None) -> str:
     if event.max_tokens < 1:
         return f"max_tokens: {event.max_tokens} is too small; give at least 1"
     if not 1 <= len(event.choices) <= cell.policy.max_num_seqs:
-        return f"n: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
+        name = "n" if event.beams is None else "beam_width"
+        return f"{name}: {len(event.choices)} must lie in [1, {cell.policy.max_num_seqs}] (max_num_seqs)"
     if slo is None:
         return f"slo_class: {event.slo_class!r} is unknown; use one of {', '.join(sorted(cell.classes))}"
     for choice in event.choices:
@@ -170,22 +176,25 @@ def _invalid(cell: Cell, event: Submitted, slo: SloClass | None) -> str:
     return ""
 
 
-def never_fits(cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, pool: str = "") -> str:
+def never_fits(
+    cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, pool: str = "", beams: bool = False
+) -> str:
     """Why a request of this size can run on no worker of its pool; empty when it can, or when there is none."""
     shapes = cell.fleet.shapes(pool)
     if not shapes:
         return ""
     for shape in shapes:
-        if can_ever_hold(shape, prompt_tokens, max_tokens, choices):
+        if can_ever_hold(shape, prompt_tokens, max_tokens, choices, beams):
             return ""
     usable, seqs = max(shape.usable_blocks for shape in shapes), max(shape.max_seqs for shape in shapes)
-    need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens)
+    need = least_blocks(prompt_tokens, max_tokens, choices, shapes[0].block_tokens, beams)
     of_pool = f" of pool {pool!r}" if pool else ""
     if choices > seqs:
-        return f"n: {choices} choices never fit the {seqs} sequences of a worker{of_pool}; ask for fewer"
+        what = f"beam_width: {choices} beams" if beams else f"n: {choices} choices"
+        return f"{what} never fit the {seqs} sequences of a worker{of_pool}; ask for fewer"
     return (
         f"max_tokens: the request needs {need} KV blocks and the largest KV pool{of_pool} has {usable}; "
-        "shorten the prompt or max_tokens"
+        f"shorten the prompt or max_tokens{', or lower beam_width' if beams else ''}"
     )
 
 
@@ -227,6 +236,10 @@ def _new_request(cell: Cell, event: Submitted, terms: Terms) -> Request:
         request.sized_for = cell.fleet.version  # never_fits was asked for just this size
     if event.pause_tool or event.pause_expected_us:
         request.pause = (event.pause_tool, event.pause_expected_us)
+    if event.beams is not None:
+        request.beams = BeamSearch(event.beams, len(event.choices))
+        request.choices = [Choice(request, at, start.seed, array("I")) for at, start in enumerate(event.choices)]
+        return request
     for index, start in enumerate(event.choices):
         choice = Choice(request, index, start.seed, start.emitted[:])
         if event.logprobs >= 0:
@@ -258,9 +271,10 @@ def attach(cell: Cell, gateway: Gateway, label: str, request: Request, had: list
     delivery = _deliver(cell, gateway, label, request, [0] * len(request.choices))
     delivery.attached = True
     for choice, start in zip(request.choices, had, strict=False):
-        if start.finished and choice.phase is not Phase.DONE:
+        if start.finished and choice.phase is not Phase.DONE and request.beams is None:
             _stop_at(cell, choice, len(start.emitted))  # the stop string was found, its message lost with a stream
-        delivery.sent[choice.index] = min(len(start.emitted), len(choice.output))
+        told = len(choice.output) if request.beams is None else len(start.emitted)
+        delivery.sent[choice.index] = min(len(start.emitted), told)
         delivery.finish_sent[choice.index] = bool(start.finished)
 
 
@@ -362,8 +376,8 @@ def stop_choice(cell: Cell, event: ChoiceStopped) -> None:
     gateway = cell.fleet.gateways.get(event.gateway)
     delivery = gateway.deliveries.get(event.request_id) if gateway is not None else None
     request = delivery.request if delivery is not None else None
-    if request is None or not request.live or event.index >= len(request.choices):
-        return
+    if request is None or not request.live or event.index >= len(request.choices) or request.beams is not None:
+        return  # nothing of a beam search was told before its end
     choice = request.choices[event.index]
     _stop_at(cell, choice, event.at_len)
 

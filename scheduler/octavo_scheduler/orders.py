@@ -11,6 +11,7 @@ class SiblingAdmit:
     slot: int
     seed: int
     block_ids: list[int]
+    tokens: bytes = b""  # packed u32, all of it; empty: the leader's
 
 
 @dataclass(slots=True)
@@ -44,12 +45,22 @@ class Admit:
     siblings: list[SiblingAdmit] = field(default_factory=list)
     blend_parts: list[BlendPart] = field(default_factory=list)
     blend_share: float = 0.0
+    split_len: int = 0  # common tokens of siblings that bring their own; 0: they have the same
 
 
 @dataclass(slots=True)
 class Grant:
     seq: int
     block_ids: list[int]
+
+
+@dataclass(slots=True)
+class Fork:
+    """Beams take their next tokens. `parents`: the place in `seqs` of the beam that each goes on from, mostly its own."""
+
+    seqs: list[int]
+    parents: list[int]
+    tokens: list[int]
 
 
 @dataclass(slots=True)
@@ -129,7 +140,7 @@ class Leave:
     """Say in every report that you drain, and end with this stream."""
 
 
-Order = Admit | Grant | Stop | Offload | Load | Abort | Label | Update | StepPolicy | Leave
+Order = Admit | Grant | Fork | Stop | Offload | Load | Abort | Label | Update | StepPolicy | Leave
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo_scheduler.beams.rule import TokenScore
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import CancelAnswer, Gateway
 from octavo_scheduler.lifecycle import end_delivery
@@ -21,6 +22,7 @@ class TokensUpdate:
     start: int  # position of the first token among the output tokens
     tokens: array[int]
     logprobs: list[bytes]
+    told: tuple[TokenScore, ...] = ()  # instead of logprobs, of a beam
 
 
 @dataclass(slots=True)
@@ -29,6 +31,8 @@ class ChoiceEnded:
     reason: str
     tokens: int
     stop_token: int
+    score: float | None = None  # of a beam
+    sum_logprob: float | None = None
 
 
 @dataclass(slots=True)
@@ -116,11 +120,10 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
         if delivery.attached:
             update.attached_to = request
             left -= len(request.prompt)
-    for choice in request.choices:
+    choices = request.told_choices()
+    for choice in choices:
         left -= _fill_choice(delivery, choice, update, max(0, left))
-    if request.outcome is not None and all(
-        delivery.sent[choice.index] >= len(choice.output) for choice in request.choices
-    ):
+    if request.outcome is not None and all(delivery.sent[choice.index] >= len(choice.output) for choice in choices):
         update.finished = request.outcome
         update.cached_tokens = max(0, request.cached_tokens)
         update.cached_by_tier = request.cached_by_tier
@@ -136,11 +139,12 @@ def _fill(delivery: Delivery, update: Update, left: int) -> int:
 def _fill_choice(delivery: Delivery, choice: Choice, update: Update, limit: int) -> int:
     start = delivery.sent[choice.index]
     # rounded up, so that a choice that was cut has always used up the limit
-    weight = 1 if choice.logprobs is None else LOGPROB_WEIGHT + LOGPROB_WEIGHT * max(0, choice.request.logprobs)
+    weight = 1 if choice.request.logprobs < 0 else LOGPROB_WEIGHT + LOGPROB_WEIGHT * max(0, choice.request.logprobs)
     end = min(len(choice.output), start + -(-limit // weight))
     if end > start:
         logprobs = choice.logprobs[start:end] if choice.logprobs is not None else []
-        update.tokens.append(TokensUpdate(choice.index, start, choice.output[start:end], logprobs))
+        told = choice.hypothesis.told[start:end] if choice.hypothesis is not None else ()
+        update.tokens.append(TokensUpdate(choice.index, start, choice.output[start:end], logprobs, told))
         delivery.sent[choice.index] = end
         if not start:
             update.first_token_us = choice.request.first_token_us
@@ -148,7 +152,10 @@ def _fill_choice(delivery: Delivery, choice: Choice, update: Update, limit: int)
     # >=: a stop string may have cut the output below what was sent
     if ended and not delivery.finish_sent[choice.index] and max(start, end) >= len(choice.output):
         delivery.finish_sent[choice.index] = True
-        update.ended.append(ChoiceEnded(choice.index, choice.finish_reason, len(choice.output), choice.stop_token))
+        ended_as = ChoiceEnded(choice.index, choice.finish_reason, len(choice.output), choice.stop_token)
+        if choice.hypothesis is not None:
+            ended_as.score, ended_as.sum_logprob = choice.hypothesis.score, choice.hypothesis.sum_logprob
+        update.ended.append(ended_as)
     return max(0, end - start) * weight
 
 

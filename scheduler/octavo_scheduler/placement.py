@@ -19,6 +19,7 @@ from octavo_scheduler.admission import (
     load_path,
     make_plan,
     next_group,
+    size_of,
     usable_keys,
 )
 from octavo_scheduler.books.path import Way
@@ -69,7 +70,8 @@ def best_plan(cell: Cell, request: Request, workers: list[Worker] | None = None)
     if len(group) > 1:
         group = next_group(group)
     if request.sized_for != cell.fleet.version:
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool)
+        beams = request.beams is not None
+        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool, beams)
         if never:
             lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
             return None
@@ -104,7 +106,8 @@ def best_plan(cell: Cell, request: Request, workers: list[Worker] | None = None)
 
 def _able(cell: Cell, workers: list[Worker], request: Request, choices: int) -> list[Worker]:
     """Those of `workers` that can hold so many choices of it to their end: pools may differ, by their hosts or since one shrank."""
-    shapes, size = cell.fleet.shapes(request.pool), (len(request.prompt), request.max_tokens, choices)
+    shapes = cell.fleet.shapes(request.pool)
+    size = size_of(request, choices)
     if len(shapes) < 2 or all(can_ever_hold(shape, *size) for shape in shapes):
         return workers  # of a single one it was asked before
     return [worker for worker in workers if can_ever_hold(worker.shape(), *size)]

@@ -91,8 +91,7 @@ def choose_victims(worker: Worker, unmet: list[Sequence], prices: Prices) -> lis
             break
         if candidate in victims:
             continue
-        # an n > 1 group that is not split yet has one prefill and one owner
-        members = [member for member in (candidate.group or (candidate,)) if not member.stopping]
+        members = [member for member in candidate.together if not member.stopping]
         if protected in members:
             continue
         gain = sum(worker.exclusive_blocks(member) + (member in needy) for member in members)
@@ -149,7 +148,7 @@ def displaced(request: Request, plan: Plan, policy: Policy, history: OutputHisto
     lower = [item for item in running if may_displace(request, item.choice.request, policy)]
     victims: dict[Sequence, None] = {}
     for candidate in cheapest_first(worker, lower, prices):
-        members = [member for member in (candidate.group or (candidate,)) if not member.stopping]
+        members = [member for member in candidate.together if not member.stopping]
         for member in members:
             if member not in victims:
                 victims[member] = None

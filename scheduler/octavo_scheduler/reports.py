@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any, cast
 
 from octavo_scheduler.batching import adjust_budget, ahead_tokens
+from octavo_scheduler.beams import group as beams
 from octavo_scheduler.books import chunks, entries
 from octavo_scheduler.books.book import NOBODY, who_is
 from octavo_scheduler.cell import Cell
@@ -179,12 +180,15 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
         starved = worker.slots[slot] if slot < len(worker.slots) else None
         if starved is not None and not starved.stopping:
             hungry[starved] = None
+    counts = _take_rows(cell, worker, report, fresh) if report.beam_rows else counts
     if not charge(worker, report.wall_us, report.steps, advanced, counts, report.computed_len, prefilled):
         cell.counters["untold_device_us"] += report.wall_us
     for sequence in fresh:
         learn.from_first_token(cell, sequence)
         entries.first_token(cell, worker, sequence)
         chunks.first_token(cell, worker, sequence)
+    if report.beam_rows:
+        beams.go_on(cell, worker, report.beam_rows)
     if report.starved or worker.starved:
         worker.starved = len(report.starved)
         cell.counters["starved_steps"] += bool(report.starved)
@@ -224,6 +228,25 @@ def _low_water(cell: Cell, worker: Worker) -> int:
     return low
 
 
+def _take_rows(cell: Cell, worker: Worker, report: Reported, fresh: list[Sequence]) -> list[int]:
+    """Rows of beams, each in the place of a token; returns the tokens per slot with them, for what the steps cost."""
+    counts = list(report.counts)
+    places = {slot: at for at, slot in enumerate(report.slots)}
+    for row in report.beam_rows:
+        sequence = worker.sequences.get(row.seq)
+        if fault := beams.row_fault(sequence, row):
+            raise ProtocolError(fault)
+        if sequence is None or sequence.slot not in places:
+            raise ProtocolError(f"seq {row.seq} offers continuations without having advanced")
+        counts[places[sequence.slot]] += 1
+        if sequence.first_token_us < 0:
+            sequence.first_token_us = cell.now_us
+            fresh.append(sequence)
+            _first_token(cell, worker, sequence)
+        beams.take(sequence, row)
+    return counts
+
+
 def _is_calm(sequence: Sequence) -> bool:
     """Until its next full block each token of it is only counted, delivered and charged."""
     choice = sequence.choice
@@ -231,6 +254,7 @@ def _is_calm(sequence: Sequence) -> bool:
         choice.phase is _RUNNING
         and sequence.first_token_us >= 0
         and choice.request.logprobs < 0
+        and choice.request.beams is None
         and not (sequence.behind or sequence.handoff is not None or sequence.group)
     )
 
@@ -238,7 +262,8 @@ def _is_calm(sequence: Sequence) -> bool:
 def _prefilled(sequence: Sequence, computed: int) -> int:
     """Positions that a sequence without a token computed itself on its way to `computed`."""
     if sequence.unpaid_blocks and not sequence.computed_len:
-        return 1  # a sibling's prompt was computed by its leader
+        # a sibling's prompt was computed by its leader
+        return max(1, computed - sequence.split_len) if sequence.split_len else 1
     own = computed - sequence.computed_len
     if sequence.join_base and computed > sequence.join_base and not sequence.wait_xfer:
         own -= sequence.join_tokens  # a load brought those
@@ -264,6 +289,8 @@ def _index_full_blocks(cell: Cell, worker: Worker, sequence: Sequence, labels: L
         return
     choice, size, index = sequence.choice, worker.block_tokens, worker.index
     full = sequence.computed_len // size
+    if choice.request.beams is not None:
+        full = min(full, len(choice.request.prompt_keys))
     while sequence.walked < full:
         at = sequence.walked
         link = choice.link(at, size) if full == at + 1 else None

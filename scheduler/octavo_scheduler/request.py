@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from octavo.keys import block_key
 
+from octavo_scheduler.beams.search import BeamSearch, Hypothesis
 from octavo_scheduler.books.path import Path
 from octavo_scheduler.policies.account import Account
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule
@@ -155,6 +156,7 @@ class Sequence(_EachToken):
     )  # blocks of other chains that its blend copies from, held to its end
     tried: list[Tried] = field(default_factory=list)
     cut: Cut | None = None
+    split_len: int = 0  # of a beam that goes on where it was: positions that its group's leader computes for it
     calm_until: int = (
         0  # it decodes, and up to here nothing of it need be looked at (reports.py); below computed_len: not so
     )
@@ -174,6 +176,14 @@ class Sequence(_EachToken):
     def leads(self) -> bool:
         """It computes its prompt itself: it is in no group, or the first of it that was not stopped."""
         return not self.group or next((item for item in self.group if not item.stopping), self) is self
+
+    @property
+    def together(self) -> tuple[Sequence, ...]:
+        """Who is given up with it: a group that is not split has one prefill, and beams go on together or not at all."""
+        request = self.choice.request
+        if request.beams is not None:
+            return tuple(choice.sequence for choice in request.choices if choice.sequence is not None)
+        return self.group or (self,)
 
     def ungranted(self, block_tokens: int) -> int:
         """Blocks between what it holds and its last position."""
@@ -197,6 +207,7 @@ class Choice:
     preemptions: int = 0
     output_keys: list[bytes] = field(default_factory=list)  # keys of full blocks past the prompt's
     logprobs: list[bytes] | None = None
+    hypothesis: Hypothesis | None = None  # of a beam search that has ended
 
     @property
     def length(self) -> int:
@@ -220,6 +231,8 @@ class Choice:
         prompt_keys = self.request.prompt_keys
         if index < len(prompt_keys):
             return prompt_keys[index]
+        if self.request.beams is not None:
+            return None  # which of its beams a block will have belonged to is known at the end
         while len(prompt_keys) + len(self.output_keys) <= index:
             at = len(prompt_keys) + len(self.output_keys)
             chain = self.output_keys or prompt_keys
@@ -232,7 +245,12 @@ class Choice:
         request, said = self.request, self.output_keys
         of_prompt = request.prompt_keys
         chain = said or of_prompt
-        if len(of_prompt) + len(said) != index or not chain or len(of_prompt) != len(request.prompt) // block_tokens:
+        if (
+            request.beams is not None
+            or len(of_prompt) + len(said) != index
+            or not chain
+            or len(of_prompt) != len(request.prompt) // block_tokens
+        ):
             return None
         parent = chain[-1]
         key = block_key(parent, self._slice(index * block_tokens, (index + 1) * block_tokens))
@@ -241,7 +259,9 @@ class Choice:
 
     def keys(self, start: int, end: int, block_tokens: int) -> list[bytes]:
         """Keys of full blocks [start, end), which must be wholly there; none when the choice has no keys."""
-        if self.key(end - 1, block_tokens) is None:
+        if self.request.beams is not None:
+            end = min(end, len(self.request.prompt_keys))
+        if end <= start or self.key(end - 1, block_tokens) is None:
             return []
         prompt_keys, first = self.request.prompt_keys, len(self.request.prompt_keys)
         if end <= first:
@@ -362,6 +382,7 @@ class Request:
     last_step: int = 0
     join_until_us: int = -1  # waits for another's prefill until then; 0: waited long enough
     sized_for: int = -1  # fleet version for which it was found to fit some worker
+    beams: BeamSearch | None = None  # its choices are beams
     foreseen: tuple[int, int, float] = (-1, 0, 0.0)  # history version, and the output predicted and expected as of it
     room_until_us: int = -1  # waits for room beside its prefix until then
     # what travels in RequestTimes
@@ -430,15 +451,26 @@ class Request:
         return len(self.prompt_keys) == full and bool(full or len(self.namespace_root) == KEY_BYTES)
 
     def waiting_choices(self) -> list[Choice]:
-        """Choices that want a residency."""
+        """Choices that want a residency. Beams do once all of them can."""
         choices = self.choices
+        if self.beams is not None and any([choice.phase is not _WAITING for choice in choices]):
+            return []
         if len(choices) == 1:
             return choices[:] if choices[0].phase is _WAITING else []
         return [choice for choice in self.choices if choice.phase is Phase.WAITING]
 
+    def told_choices(self) -> list[Choice]:
+        """Choices whose tokens are told: of a beam search none before it has ended, then the best."""
+        if self.beams is None:
+            return self.choices
+        finished = self.outcome is not None and self.outcome.outcome == "finished"
+        return self.choices[: self.beams.rule.shown] if finished else []
+
     def size_bytes(self) -> int:
         """About what it costs to keep for replay."""
         outputs = sum(4 * len(choice.output) + sum(map(len, choice.logprobs or ())) for choice in self.choices)
+        told = [choice.hypothesis.told for choice in self.choices if choice.hypothesis is not None]
+        outputs += sum(96 + 24 * len(score.top_tokens) for path in told for score in path)
         return 512 + 4 * len(self.prompt) + outputs + 64 * len(self.prompt_keys) + len(self.gateway_state)
 
     def retire_if_done(self) -> None:

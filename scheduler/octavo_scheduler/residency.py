@@ -180,14 +180,17 @@ def _unseat(cell: Cell, worker: Worker, sequence: Sequence, why: str) -> None:
         end=sequence.stopping or "lost",
     )
     choice.sequence = None
+    if request.beams is not None:
+        request.beams.rows.clear()  # the others leave too, and offer it again where they go on
     for member in sequence.group:
         member.group = ()
     if choice.phase is Phase.RUNNING:
         choice.phase = Phase.WAITING
         if not request.queued:
             request.waiting_since_us = cell.now_us
-        cell.queue.push(request)
-        hopeless.watch(cell, request)
+        if request.beams is None or request.waiting_choices():  # with the last of its beams
+            cell.queue.push(request)
+            hopeless.watch(cell, request)
         if request.handoff is None:
             cell.fact(
                 "attempt",

@@ -84,11 +84,10 @@ def admit(cell: Cell, plan: Plan) -> None:
             wait_xfer,
             cached_len + head * worker.block_tokens,
             1 if plan.target is not None else 0,
-            [SiblingAdmit(item.seq, item.slot, item.choice.seed, list(item.blocks)) for item in siblings]
-            if siblings
-            else [],
+            [_sibling_order(item) for item in siblings] if siblings else [],
             plan.blend.parts if plan.blend is not None else [],
             plan.blend.share if plan.blend is not None else 0.0,
+            plan.split_len,
         )
     )
     leader.order_number = number
@@ -113,7 +112,14 @@ def _seat_siblings(cell: Cell, plan: Plan, leader: Sequence, rank: int) -> list[
         member.walked = plan.shared_blocks  # the leader's walk indexes what they share
         member.unpaid_blocks = plan.shared_blocks
     leader.walked, leader.unpaid_blocks = len(plan.matched), 0
+    for sibling in siblings:
+        sibling.split_len = plan.split_len
     return siblings
+
+
+def _sibling_order(sibling: Sequence) -> SiblingAdmit:
+    tokens = pack_u32(sibling.choice.tokens()) if sibling.split_len else b""
+    return SiblingAdmit(sibling.seq, sibling.slot, sibling.choice.seed, list(sibling.blocks), tokens)
 
 
 def _seat(cell: Cell, worker: Worker, choice: Choice, table: list[int], rank: int, cached_len: int) -> Sequence:

@@ -55,7 +55,7 @@ class UpdateWriter:
 
 def _plain(update: Update) -> bool:
     """Nothing but tokens behind a choice's first, which says more than its number."""
-    return bool(update.tokens) and all([part.start and not part.logprobs for part in update.tokens])
+    return bool(update.tokens) and all([part.start and not (part.logprobs or part.told) for part in update.tokens])
 
 
 def _write_runs(message: pb.TokenRuns, runs: list[tuple[int, TokensUpdate]]) -> None:
@@ -88,6 +88,13 @@ def write_update(message: pb.RequestEvents, update: Update, now_us: int, handle:
             tokens.relay_us = max(0, now_us - update.first_token_us)
         for item in part.logprobs:
             tokens.logprobs.add().MergeFromString(item)
+        for score in part.told:
+            tokens.logprobs.add(
+                token=score.token,
+                logprob=score.logprob,
+                top_tokens=pack_u32(score.top_tokens),
+                top_logprobs=score.top_logprobs,
+            )
     for end in update.ended:
         choice = add(request_id=name).choice_finished
         choice.index, choice.reason, choice.tokens, choice.stop_token = (
@@ -96,6 +103,8 @@ def write_update(message: pb.RequestEvents, update: Update, now_us: int, handle:
             end.tokens,
             end.stop_token,
         )
+        if end.score is not None and end.sum_logprob is not None:
+            choice.score, choice.cumulative_logprob = end.score, end.sum_logprob
     if update.finished is not None:
         _fill_finished(add(request_id=name).finished, update)
     if update.pause is not None:

@@ -12,6 +12,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
+from octavo_scheduler.beams.rule import BeamRow, BeamRule
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule, PromptChunk
 
 MAX_ORDERS_BYTES = 2 * 2**20
@@ -70,7 +71,7 @@ def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitt
         tenant=message.tenant,
         prompt_keys=_keys(message.prompt_keys, "prompt_keys"),
         sampling=message.sampling.SerializeToString(),
-        logprobs=message.sampling.logprobs if message.HasField("sampling") else -1,
+        logprobs=_logprobs(message),
         remaining_deadline_us=message.remaining_deadline_us,
         age_us=message.age_us,
         priority=message.priority,
@@ -86,6 +87,27 @@ def read_submit(message: pb.Submit, gateway: int, now_us: int) -> events.Submitt
         pause_tool=message.pause_tool,
         pause_expected_us=message.pause_expected_us,
         resumes=message.resumes,
+        beams=_read_beams(message) if message.HasField("beams") else None,
+    )
+
+
+def _logprobs(message: pb.Submit) -> int:
+    """Alternatives that the client is told with each token. A beam's worker reports more, which the search needs."""
+    if message.HasField("beams"):
+        return message.beams.logprobs
+    return message.sampling.logprobs if message.HasField("sampling") else -1
+
+
+def _read_beams(message: pb.Submit) -> BeamRule:
+    beams = message.beams
+    if not 1 <= beams.shown <= len(message.choices):
+        raise WireError(f"beams.shown: {beams.shown} must lie in [1, {len(message.choices)}], the number of choices")
+    return BeamRule(
+        beams.shown,
+        beams.length_penalty,
+        beams.early_stopping,
+        tuple(_u32(beams.stop_ids, "beams.stop_ids")),
+        beams.logprobs,
     )
 
 
@@ -243,11 +265,20 @@ def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported
         ]
     if message.logprobs:
         report.logprobs = [item.SerializeToString() for item in message.logprobs]
+    if message.beam_rows:
+        report.beam_rows = [_read_row(row) for row in message.beam_rows]
     if message.HasField("live"):
         report.live_seqs = list(message.live.seqs)
         report.live_transfers = list(message.live.transfers)
         report.orders_applied = message.live.orders_applied
     return report
+
+
+def _read_row(row: wpb.BeamRow) -> BeamRow:
+    tokens = _u32(row.tokens, "beam_rows.tokens")
+    if len(tokens) != len(row.logprobs):
+        raise WireError(f"beam_rows.logprobs: {len(row.logprobs)} for {len(tokens)} tokens")
+    return BeamRow(row.seq, row.len, tuple(tokens), tuple(row.logprobs))
 
 
 def write_orders(batch: Iterable[orders.Order]) -> Iterator[wpb.Orders]:
@@ -281,6 +312,9 @@ def write_order(order: orders.Order) -> wpb.Order:
             return wpb.Order(grant=wpb.Grant(seq=order.seq, block_ids=pack_u32(order.block_ids)))
         case orders.Admit():
             return wpb.Order(admit=_write_admit(order))
+        case orders.Fork():
+            fork = wpb.Fork(seqs=order.seqs, parents=pack_u32(order.parents), tokens=pack_u32(order.tokens))
+            return wpb.Order(fork=fork)
         case orders.Stop():
             return wpb.Order(stop=wpb.Stop(seq=order.seq, reason=order.reason))
         case orders.Label():
@@ -347,7 +381,9 @@ def _write_admit(order: orders.Admit) -> wpb.Admit:
         traceparent=order.traceparent,
         request_id=order.request_id,
         siblings=[
-            wpb.Sibling(seq=item.seq, slot=item.slot, seed=item.seed, block_ids=pack_u32(item.block_ids))
+            wpb.Sibling(
+                seq=item.seq, slot=item.slot, seed=item.seed, block_ids=pack_u32(item.block_ids), tokens=item.tokens
+            )
             for item in order.siblings
         ],
         blend_parts=[
@@ -355,6 +391,7 @@ def _write_admit(order: orders.Admit) -> wpb.Admit:
             for part in order.blend_parts
         ],
         blend_share=order.blend_share,
+        split_len=order.split_len,
     )
     admit.sampling.MergeFromString(order.sampling)
     return admit

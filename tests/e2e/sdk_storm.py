@@ -34,7 +34,7 @@ class Caller:
     def __init__(self, cluster: Cluster, number: int, storm: Storm) -> None:
         self._cluster = cluster
         self._storm = storm
-        self._rng = random.Random(number)
+        self._rng = random.Random(number + 7000)
         self._name = f"c{number}"
         self._multiplex = number % 5 != 0
         self._client = self._new_client()

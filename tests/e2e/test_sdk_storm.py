@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -37,15 +37,20 @@ async def test_a_few_clients(cluster: Cluster) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_fifty_clients_leave_nothing_behind(cluster: Cluster) -> None:
-    storm = await sdk_storm(cluster, clients=50, calls=200, most_s=210)
+async def test_fifty_clients_leave_nothing_behind(make_cluster: Callable[..., Cluster]) -> None:
+    """Memory and open files of every process are in the last third what they were in the second."""
+    # finished requests are kept for replay up to this: what grows beyond is a leak
+    cluster = make_cluster(workers=2, settings={"engine.threads": 1, "scheduler.registry_bytes": 2 * 2**20})
+    await cluster.up()
+    storm = await sdk_storm(cluster, clients=50, calls=200, most_s=200)
     await judged(cluster, storm)
-    await asyncio.sleep(2)
-    prints = storm.footprints
-    third = len(prints) // 3
-    for name in prints[0]:
-        early = [prints[k][name] for k in range(third, 2 * third)]
-        late = [prints[k][name] for k in range(2 * third, len(prints))]
-        print(f"{name}: MB {early[0][0]:.0f} .. {late[-1][0]:.0f}, files {early[0][1]} .. {late[-1][1]}")
-        assert min(mb for mb, _ in late) < 1.1 * max(mb for mb, _ in early) + 16, f"{name} grows"
+    assert len(storm.footprints) > 12, "too short to tell"
+    third = len(storm.footprints) // 3
+    for name in storm.footprints[0]:
+        course = [moment[name] for moment in storm.footprints]
+        print(
+            f"{name}: MB {' '.join(f'{mb:.0f}' for mb, _ in course)}; files {' '.join(str(files) for _, files in course)}"
+        )
+        early, late = course[third : 2 * third], course[2 * third :]
+        assert min(mb for mb, _ in late) < 1.05 * max(mb for mb, _ in early) + 4, f"{name} grows"
         assert min(files for _, files in late) <= max(files for _, files in early), f"{name} keeps files"

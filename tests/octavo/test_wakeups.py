@@ -106,3 +106,37 @@ def test_an_exporter_of_spans_takes_the_slice() -> None:
 
     before = threading.enumerate()
     assert in_a_thread(work) == [300_000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="policies of threads are Linux's")
+def test_message_threads_run_as_real_time_where_they_may_and_what_they_start_does_not() -> None:
+    """A process of its own: its gRPC threads keep what they were given."""
+    program = (
+        "import asyncio, os, threading, grpc.aio\n"
+        "from octavo.rpc import wakeups\n"
+        "policy = lambda thread: os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK\n"
+        "async def main():\n"
+        "    server = grpc.aio.server()\n"
+        "    compute = threading.Thread(target=threading.Event().wait, daemon=True)\n"
+        "    compute.start()\n"
+        "    allowed = wakeups.realtime_allowed()\n"
+        "    print(policy(0) == os.SCHED_OTHER)\n"
+        "    taken = wakeups.run_realtime()\n"
+        "    child = await asyncio.to_thread(policy, 0)\n"
+        "    queue = [policy(t.native_id) for t in threading.enumerate() if '_poll_wrapper' in t.name]\n"
+        "    wanted = os.SCHED_RR if allowed else os.SCHED_OTHER\n"
+        "    print((taken > 1) == allowed, [policy(0), *queue] == [wanted] * 2)\n"
+        "    print(policy(compute.native_id) == child == os.SCHED_OTHER, wakeups.run_realtime())\n"
+        "    del server\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:3] == ["True", "True True", "True 0"]
+
+
+def test_a_system_that_refuses_leaves_everything_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.sched_setscheduler", refuse)
+    assert not wakeups.realtime_allowed() and wakeups.run_realtime() == 0

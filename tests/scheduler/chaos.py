@@ -17,6 +17,7 @@ from octavo_scheduler.events import Calibration, Finish, FirstToken, Released, R
 from octavo_scheduler.orders import (
     Abort,
     Admit,
+    Fork,
     Grant,
     Label,
     Leave,
@@ -29,6 +30,7 @@ from octavo_scheduler.orders import (
     Update,
 )
 
+from tests.scheduler import chaos_beams
 from tests.scheduler.chains import chain_of, extend_chain
 from tests.scheduler.chaos_blend import Blends
 from tests.scheduler.chaos_store import ChaosStore
@@ -77,6 +79,9 @@ class ChaosSequence:
     first_token_sent: bool = False
     ends_at: int = 0  # stop_after: this many tokens in all; 0: none
     chain: list[int] = field(default_factory=list)
+    beam: int = 0  # continuations that it offers; 0: it is no beam
+    parked: bool = False  # it waits for Fork
+    split_len: int = 0  # what it computes for siblings with tokens of their own
 
 
 @dataclass(eq=False)
@@ -212,6 +217,8 @@ class ChaosWorker:
                     self._poison(order.block_ids)
                     self.blends.granted(order.seq, order.block_ids)
                     sequence.blocks.extend(order.block_ids)
+            elif isinstance(order, Fork):
+                chaos_beams.fork(self, order)
             elif isinstance(order, Stop):
                 sequence = self.sequences.get(order.seq)
                 if sequence is not None and not sequence.ending:
@@ -248,6 +255,7 @@ class ChaosWorker:
         tokens = unpack_u32(order.tokens)
         assert order.cached_len < len(tokens), "nothing is left to compute"
         stop_ids = unpack_u32(order.sampling)
+        beam = chaos_beams.offers_of(stop_ids)
         loading = {b for x in self.transfers.values() if x.xfer_id == order.wait_xfer for b in x.blocks}
         kept = 0 if order.blend_parts else order.cached_len // self.block_tokens
         self._poison([b for b in order.block_ids[kept:] if b not in loading])
@@ -256,6 +264,7 @@ class ChaosWorker:
             made = ChaosSequence(
                 seq, slot, order.rank, list(tokens), order.prompt_len, computed, list(blocks), seed, stop_ids, order.max_len
             )  # fmt: skip
+            made.beam, made.split_len = beam, order.split_len if seq == order.seq else 0
             made.ends_at = len(tokens) + order.stop_after if order.stop_after else 0
             extend_chain(made.chain, made.tokens)
             self.sequences[seq] = self.slots[slot] = made
@@ -266,7 +275,8 @@ class ChaosWorker:
         alone = [chain_of(tokens[part.start : part.start + part.count]) for part in order.blend_parts]
         if alone:
             self.blends.begin(order, leader.chain, alone)
-        full = order.prompt_len // self.block_tokens
+        full = (order.split_len or order.prompt_len) // self.block_tokens
+        assert order.split_len < len(tokens)
         for item in order.siblings:
             assert item.slot not in self.slots and item.seq not in self.sequences
             shared = min(full, len(order.block_ids))
@@ -275,6 +285,11 @@ class ChaosWorker:
             self._poison(item.block_ids[shared:])
             sibling = make(item.seq, item.slot, item.seed, item.block_ids, 0)
             sibling.unsplit = True
+            if order.split_len:
+                sibling.tokens = unpack_u32(item.tokens)
+                assert sibling.tokens[: order.split_len] == tokens[: order.split_len]
+                assert len(sibling.tokens) == len(tokens)
+                sibling.chain = chain_of(sibling.tokens)
             leader.siblings.append(sibling)
         self._check_reads(leader, leader.computed)
 
@@ -395,7 +410,7 @@ class ChaosWorker:
                 len(item.tokens),
                 item.computed,
                 self._covered(item),
-                item.ending or item.unsplit or (item.wait_xfer > 0 and item.computed >= item.wait_base),
+                item.ending or item.unsplit or item.parked or (item.wait_xfer > 0 and item.computed >= item.wait_base),
             )
             for item in self.sequences.values()
         ]
@@ -446,6 +461,10 @@ class ChaosWorker:
             self.computed_tokens += chunk.count
             self.slot_computed[sequence.slot] = sequence.computed
             self.slot_tokens.setdefault(sequence.slot, [])
+            if 0 < sequence.split_len <= sequence.computed:
+                for sibling in sequence.siblings:
+                    self._split(sequence, sibling)
+                sequence.siblings = []
             if chunk.samples:
                 for sibling in sequence.siblings:
                     self._split(sequence, sibling)
@@ -456,23 +475,27 @@ class ChaosWorker:
         sibling.unsplit = False
         if sibling.ending:
             return
-        tail = leader.prompt_len % self.block_tokens
+        common = leader.split_len or leader.prompt_len
+        tail = common % self.block_tokens
         if tail:
-            at = leader.prompt_len // self.block_tokens
+            at = common // self.block_tokens
             self.content[sibling.blocks[at]][:tail] = self.content[leader.blocks[at]][:tail]
-        sibling.computed = leader.prompt_len
+        sibling.computed = common
+        if leader.split_len:
+            return  # it goes on with its own tokens
         self.slot_computed[sibling.slot] = sibling.computed
         self._sample(sibling)
 
     def _sample(self, sequence: ChaosSequence) -> None:
+        if sequence.beam:
+            chaos_beams.sample(self, sequence)
+            self._first(sequence)
+            return
         token = token_at(sequence.seed, len(sequence.tokens))
         sequence.tokens.append(token)
         extend_chain(sequence.chain, sequence.tokens)
         self.slot_tokens.setdefault(sequence.slot, []).append(token)
-        if not sequence.first_token_sent:
-            sequence.first_token_sent = True
-            self.report.first_tokens.append(FirstToken(sequence.seq, 10, 20, 1))
-            self.must_send = True
+        self._first(sequence)
         length = len(sequence.tokens)
         ended = length >= sequence.max_len or length == sequence.ends_at
         reason = "stop" if token in sequence.stop_ids else "length" if ended else ""
@@ -480,6 +503,12 @@ class ChaosWorker:
             stop_token = token if reason == "stop" else 0
             self.report.finishes.append(Finish(sequence.slot, sequence.seq, reason, stop_token))
             self._end(sequence)
+            self.must_send = True
+
+    def _first(self, sequence: ChaosSequence) -> None:
+        if not sequence.first_token_sent:
+            sequence.first_token_sent = True
+            self.report.first_tokens.append(FirstToken(sequence.seq, 10, 20, 1))
             self.must_send = True
 
     def _release_ended(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from octavo.keys import extend_keys
+from octavo_scheduler.beams.rule import BeamRule
 from octavo_scheduler.core import Core
 from octavo_scheduler.events import (
     AttachRequested,
@@ -31,6 +32,7 @@ from octavo_scheduler.policy import Policy
 from octavo_scheduler.preloads.rule import CacheRule
 
 from tests.scheduler.chaos import ChaosWorker, expected_output, sampling_of, tokens_of
+from tests.scheduler.chaos_beams import beam_sampling, expected_beams
 from tests.scheduler.chaos_store import ChaosStore
 from tests.scheduler.invariants import check_cell
 
@@ -69,12 +71,17 @@ class Client:
     retry_after_us: int = 0
     message: str = ""
     times: object = None
+    beams: BeamRule | None = None  # there is a seed for each beam
+    scores: dict[int, float | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.got = self.got or [[] for _ in self.seeds]
+        self.got = self.got or [[] for _ in (self.seeds if self.beams is None else range(self.beams.shown))]
 
     def check(self) -> None:
         """What was delivered is what the token function says, as far as the outcome promises."""
+        if self.beams is not None:
+            self._check_beams(self.beams)
+            return
         for index, seed in enumerate(self.seeds):
             want, reason = expected_output(seed, len(self.prompt), self.agreed_tokens or self.max_tokens, self.stop_ids)
             got = self.got[index]
@@ -87,6 +94,19 @@ class Client:
                     assert (got, ended_reason, count) == (want, reason, len(want)), f"{self.request_id}[{index}]"
             if self.outcome == "finished":
                 assert index in self.ended, f"{self.request_id}[{index}] finished without an end"
+
+    def _check_beams(self, rule: BeamRule) -> None:
+        assert not any(self.got) or self.accepted
+        if any(self.got):
+            best = expected_beams(self.prompt, len(self.seeds), rule, self.agreed_tokens or self.max_tokens)
+            for index, (want, reason, score) in enumerate(best):
+                got = self.got[index]
+                assert got == want[: len(got)], f"{self.request_id}[{index}] got the tokens of another beam"
+                if index in self.ended:
+                    assert (got, *self.ended[index]) == (want, reason, len(want)), f"{self.request_id}[{index}]"
+                    assert abs((self.scores[index] or 0.0) - score) < 1e-9
+        if self.outcome == "finished":
+            assert len(self.ended) == rule.shown
 
 
 @dataclass(eq=False)
@@ -276,7 +296,7 @@ class Simulation:
         starts = []
         for index, seed in enumerate(client.seeds):
             ended = client.ended.get(index)
-            emitted = client.got[index]
+            emitted = client.got[index] if index < len(client.got) else []
             starts.append(
                 ChoiceStart(seed, tokens_of(emitted[: ended[1]] if ended else emitted), ended[0] if ended else "")
             )
@@ -289,7 +309,8 @@ class Simulation:
             starts,
             attempt=client.attempt,
             prompt_keys=[] if cache_off else extend_keys(self.root, client.prompt, block_tokens),
-            sampling=sampling_of(client.stop_ids),
+            sampling=sampling_of(client.stop_ids) if client.beams is None else beam_sampling(2 * len(starts) + 2),
+            beams=client.beams,
             remaining_deadline_us=client.deadline_us,
             priority=client.priority,
             tenant=client.tenant,
@@ -336,6 +357,7 @@ class Simulation:
                 for end in update.ended:
                     assert end.index not in client.ended, "a choice ended twice"
                     client.ended[end.index] = (end.reason, end.tokens)
+                    client.scores[end.index] = end.score
                 if update.finished is not None:
                     assert update.finished.outcome in TERMINAL_REASONS
                     client.outcome, client.reason = update.finished.outcome, update.finished.reason

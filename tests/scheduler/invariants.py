@@ -88,6 +88,11 @@ def check_shortcuts(cell: Cell) -> None:
     for worker in cell.fleet.workers.values():
         assert cell.fleet.heads.issuperset(worker.index.heads()), "a worker holds a head that the fleet does not know"
         for sequence in worker.sequences.values():
+            if len(cell.fleet.gateways) == 1 and sequence.owed_at is cell.fleet.collected:
+                (gateway,) = cell.fleet.gateways.values()
+                assert gateway.dirty.keys() >= set(sequence.choice.request.deliveries), (
+                    "its next tokens would be told late"
+                )
             first = sequence.choice.request.prompt_keys[:1]
             assert not (first and first[0] in sequence.pending_keys) or first[0] in cell.fleet.heads
             if sequence.calm_until > sequence.computed_len:
@@ -100,15 +105,33 @@ def check_shortcuts(cell: Cell) -> None:
                 assert sequence.calm_until < (sequence.walked + 1) * worker.block_tokens, "a full block would be missed"
 
 
+def check_beams(request: Request) -> None:
+    """Beams run on one worker, as long as each other but for an order under way, and leave together."""
+    running = [choice.sequence for choice in request.choices if choice.sequence is not None]
+    assert len({sequence.epoch for sequence in running}) <= 1
+    assert len({len(choice.output) for choice in request.choices if choice.phase is not Phase.DONE}) <= 1
+    assert len({bool(sequence.stopping) for sequence in running}) <= 1, "some of its beams go on without the others"
+    paid: set[int] = set()
+    for sequence in running:
+        first = sequence.unpaid_blocks
+        assert sequence.length == len(request.prompt) + len(sequence.choice.output) or sequence.stopping
+        assert paid.issuperset(sequence.blocks[:first]) or sequence.stopping, "a block is nobody's to pay for"
+        assert paid.isdisjoint(sequence.blocks[first:]) or sequence.stopping, "a block is paid for twice"
+        paid.update(sequence.blocks)
+
+
 def check_request(cell: Cell, request: Request) -> None:
     """A choice runs on a worker that knows it, waits in the queue, or is done."""
+    if request.beams is not None:
+        check_beams(request)
     for choice in request.choices:
         sequence = choice.sequence
         assert choice.preemptions <= MAX_PREEMPTIONS, f"{request.request_id} was preempted {choice.preemptions} times"
         if choice.phase is Phase.RUNNING:
             assert sequence is not None, f"{request.request_id} runs nowhere"
         if choice.phase is Phase.WAITING:
-            assert request.queued and sequence is None, f"{request.request_id} is lost"
+            leaving = request.beams is not None and any(other.phase is Phase.RUNNING for other in request.choices)
+            assert (request.queued or leaving) and sequence is None, f"{request.request_id} is lost"
         if sequence is not None:
             worker = cell.fleet.workers[sequence.epoch]
             assert worker.sequences[sequence.seq] is sequence and worker.slots[sequence.slot] is sequence

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from octavo_scheduler.beams.rule import BeamRule
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.preloads import build
 from octavo_scheduler.preloads.cache_events import (
@@ -90,9 +91,12 @@ class CellMachine(RuleBasedStateMachine):
         deadline_us=st.sampled_from((0, 0, 50_000)),
         priority=st.sampled_from((0, 0, 2)),
         tenant=st.sampled_from(("default", "default", "other")),
+        search=st.sampled_from((False, False, True)),
     )
     def submit(self, gateway: int, prefix: tuple[int, ...], tail: list[int], **options: Any) -> None:
         stops = list(options.pop("stops"))
+        if options.pop("search"):
+            options["beams"] = BeamRule(1 + len(tail) % options["n"], 1.0, bool(stops), tuple(stops))
         self.simulation.submit(
             self._gateway(gateway), [*prefix, *tail], options.pop("max_tokens"), stop_ids=stops, **options
         )
@@ -112,7 +116,7 @@ class CellMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9))
     def stop_string(self, number: int) -> None:
         for client in self._live(number):
-            if client.got[0] and 0 not in client.ended and 0 not in client.cuts:
+            if client.beams is None and client.got[0] and 0 not in client.ended and 0 not in client.cuts:
                 self.simulation.stop_choice(client, 0, max(1, len(client.got[0]) - 1))
 
     @rule(gateway=st.integers(0, 1))

@@ -12,7 +12,8 @@ from random import Random
 
 import pytest
 from octavo_scheduler import seating
-from octavo_scheduler.admission import Plan, can_ever_hold, next_group
+from octavo_scheduler.admission import Plan, can_ever_hold, next_group, size_of
+from octavo_scheduler.beams.rule import BeamRule
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.core import Core
 from octavo_scheduler.event_log import EventLog, replay
@@ -126,7 +127,7 @@ class Walk:
             self.gateway(),
             prompt,
             rng.choice((1, 3, 12, min(25, most), most)),
-            n=rng.choice((1, 1, 1, 2, 3)),
+            **self.kind(),
             stop_ids=rng.choice(([], [5], [5, 17])),
             priority=rng.choice((0, 0, 3)),
             deadline_us=rng.choice((0, 0, 0, 0, rng.randint(1, 400_000))),
@@ -144,6 +145,18 @@ class Walk:
         )
         if rng.random() < 0.05:
             simulation.cancel(client)
+
+    def kind(self) -> dict[str, object]:
+        """One choice, several, or the beams of a search."""
+        rng = self.rng
+        if rng.random() < 0.85:
+            return {"n": rng.choice((1, 1, 1, 2, 3))}
+        width = rng.choice((1, 2, 3, 4))
+        ends = rng.choice(((), (5, 17), tuple(range(9))))
+        return {
+            "n": width,
+            "beams": BeamRule(rng.randint(1, width), rng.choice((0.0, 1.0, 1.0)), rng.random() < 0.3, ends),
+        }
 
     def submit_chunks(self) -> None:
         """A prompt of preloads in any order: where two are there, what is behind the first is blended."""
@@ -189,7 +202,8 @@ class Walk:
             self.simulation.cancel(client, self.rng.choice(("client_cancel", "client_disconnect")))  # type: ignore[arg-type]
 
     def stop_choice(self) -> None:
-        for client in self.rng.sample(self.live(), min(1, len(self.live()))):
+        live = [client for client in self.live() if client.beams is None]  # type: ignore[attr-defined]
+        for client in self.rng.sample(live, min(1, len(live))):
             index = self.rng.randrange(len(client.seeds))  # type: ignore[attr-defined]
             got = client.got[index]  # type: ignore[attr-defined]
             if got and index not in client.ended and index not in client.cuts:  # type: ignore[attr-defined]
@@ -347,7 +361,7 @@ def test_nobody_passes_onto_a_worker_that_somebody_before_it_could_use(
         nonlocal passed
         newcomer = plan.choices[0].request
         for request in before if newcomer.queued and newcomer not in cell.arriving else ():
-            size = len(request.prompt), request.max_tokens, len(next_group(request.waiting_choices()))
+            size = size_of(request, len(next_group(request.waiting_choices())))
             of_pool = not request.pool or request.pool in plan.worker.labels
             assert not (of_pool and can_ever_hold(plan.worker.shape(), *size)), (
                 f"{newcomer.request_id} takes what {request.request_id} waits for"
@@ -376,6 +390,8 @@ def test_walks_reach_every_corner() -> None:
         "loaded_blocks",
         "prefix_hit_tokens",
         "mixed_steps",
+        "beam_steps",
+        "beam_forks",
         "requests_attached",
         "requests_finished",
         "requests_cancelled",

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from octavo_gateway.http.logprobs import CompletionLogprobsForm, chat_logprobs
 from octavo_gateway.http.shapes import (
+    BeamBody,
     CallBody,
     CalledFunction,
     CalledPart,
@@ -35,6 +36,7 @@ class WholeChoice:
     stop_hit: str = ""
     tokens: int = 0
     tool_calls: Sequence[ToolCall] = ()
+    beam: BeamBody | UnsetType = UNSET
 
     def take(self, delta: Delta) -> None:
         if is_echo(delta) and not self.tokens:
@@ -140,6 +142,7 @@ class ChatForm:
             chat_logprobs(choice.logprobs) if self._logprobs else None,
             choice.finish_reason,
             self._stops.shown(choice),
+            choice.beam,
         )
 
 
@@ -180,4 +183,5 @@ class CompletionForm:
             form = CompletionLogprobsForm()
             form.skip(choice.echoed)
             logprobs = form.take(choice.logprobs)
-        return CompletionChoice(index, "".join(choice.texts), logprobs, choice.finish_reason, self._stops.shown(choice))
+        text, shown = "".join(choice.texts), self._stops.shown(choice)
+        return CompletionChoice(index, text, logprobs, choice.finish_reason, shown, choice.beam)

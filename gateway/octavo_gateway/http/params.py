@@ -142,9 +142,25 @@ def _content(message: Message, where: str) -> str:
     return "".join(texts)
 
 
+def _beam_width(body: GenerationBody) -> int | None:
+    """As vLLM: as many beams as come back. `best_of`, which it once had, keeps more than `n` of them. None: no beam search."""
+    if not body.use_beam_search:
+        if body.best_of is not None:
+            raise InvalidRequest(
+                "best_of: only use_beam_search takes it; use n and choose yourself, or set use_beam_search",
+                field="best_of",
+            )
+        return None
+    n = body.n or 1
+    if body.best_of is not None and body.best_of < n:
+        raise InvalidRequest(f"best_of: {body.best_of} beams cannot give back n = {n}; use at least n", field="best_of")
+    return n if body.best_of is None else body.best_of
+
+
 def _common(body: GenerationBody, kind: str) -> RequestParams:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: needs stream true", field="stream_options")
+    width = _beam_width(body)
     cache = body.cache or CacheBody()
     pause = body.pause or PauseBody()
     return RequestParams(
@@ -165,7 +181,10 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         stop_token_ids=body.stop_token_ids or (),
         ignore_eos=bool(body.ignore_eos),
         include_stop_str=bool(body.include_stop_str_in_output),
-        n=body.n,
+        n=body.n if width is None else body.n or 1,
+        beam_width=width or 0,
+        length_penalty=body.length_penalty,
+        early_stopping=body.early_stopping,
         skip_special_tokens=body.skip_special_tokens is not False,
         priority=body.priority or 0,
         slo_class=body.slo_class or "",
@@ -205,6 +224,9 @@ _RENAMED = {
 def rename_fields(error: OctavoError, body: GenerationBody | None = None) -> None:
     """Rewrites the error's violations to the names that the client of this body used."""
     renamed = dict(_RENAMED)
+    if body is not None:
+        renamed["beam_width"] = "best_of" if body.best_of is not None else "n"
+        error.message = error.message.replace("set beam_width", "set use_beam_search")
     if isinstance(body, ChatBody):
         renamed["logprobs"] = "top_logprobs" if body.top_logprobs is not None else "logprobs"
         if body.max_completion_tokens is not None:

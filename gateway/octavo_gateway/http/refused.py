@@ -17,8 +17,6 @@ _ABSENT = msgspec.Raw(b"")
 _OFF: tuple[Any, ...] = (None, False, "", [], {})
 
 COMMON: Mapping[str, tuple[Any, ...]] = {
-    "use_beam_search": _OFF,
-    "length_penalty": (None, 1),
     "allowed_token_ids": (None,),
     "bad_words": _OFF,
     "truncate_prompt_tokens": (None,),
@@ -39,7 +37,6 @@ COMMON: Mapping[str, tuple[Any, ...]] = {
 }
 COMPLETION_ONLY: Mapping[str, tuple[Any, ...]] = {
     "suffix": (None, ""),
-    "best_of": (None,),
     "prompt_embeds": _OFF,
 }
 CHAT_ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -56,11 +53,9 @@ CHAT_ONLY: Mapping[str, tuple[Any, ...]] = {
     "chat_template_kwargs": _OFF,
     "continue_final_message": _OFF,
     "documents": _OFF,
-    "best_of": (None,),
     "echo": _OFF,
 }
 FIXES: Mapping[str, str] = {
-    "best_of": "use n and choose yourself",
     "prompt_logprobs": "use logprobs",
 }
 """Field -> what to do instead of leaving it out."""

@@ -90,6 +90,13 @@ class ChatMessageBody(msgspec.Struct, frozen=True):
     tool_calls: list[CallBody] | UnsetType = UNSET
 
 
+class BeamBody(msgspec.Struct, frozen=True):
+    """What a beam's choice counts; only in answers that are not streamed."""
+
+    score: float
+    cumulative_logprob: float
+
+
 class ChatChunkChoice(msgspec.Struct, frozen=True):
     index: int
     delta: ChatDelta
@@ -104,6 +111,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | UnsetType | None = UNSET
+    octavo_beam: BeamBody | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
@@ -112,6 +120,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | UnsetType | None = UNSET
+    octavo_beam: BeamBody | UnsetType = UNSET
 
 
 class Envelope(msgspec.Struct, frozen=True):

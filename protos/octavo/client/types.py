@@ -138,6 +138,10 @@ class Choice:
     stop_hit: str = ""
     ids_blake3: bytes = b""
     tool_calls: tuple[ToolCall, ...] = ()
+    score: float | None = None
+    """Of a beam: cumulative_logprob / tokens ^ length_penalty, by which the choices are sorted."""
+    cumulative_logprob: float | None = None
+    """Of a beam: over all tokens of its hypothesis, also those behind a stop string."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,9 @@ class RequestOptions(TypedDict, total=False):
     include_stop_str: bool
     n: int
     logprobs: int
+    beam_width: int
+    length_penalty: float
+    early_stopping: bool
     echo: bool
     skip_special_tokens: bool
     tools: Sequence[Mapping[str, Any]]
@@ -88,6 +91,9 @@ _OPTIONS = (
     "include_stop_str",
     "n",
     "logprobs",
+    "beam_width",
+    "length_penalty",
+    "early_stopping",
     "echo",
     "skip_special_tokens",
 )
@@ -142,16 +148,22 @@ def _tool_choice(choice: str | Mapping[str, Any]) -> str:
 
 def _tool(index: int, tool: Mapping[str, Any]) -> pb.Tool:
     """`{"name": ..., "description": ..., "parameters": {JSON schema}}`, or that as the `function` of OpenAI's shape."""
-    try:
-        said = tool.get("function", tool)
+    field = f"tools[{index}]"
+    said = tool.get("function", tool) if isinstance(tool, Mapping) else tool
+    if not isinstance(said, Mapping):
+        wrong, cause = f"{said!r:.80} is no dict", None
+    elif "name" not in said:
+        wrong, cause = "it has no name", None
+    else:
         schema = said.get("parameters")
-        text = "" if schema is None else json.dumps(schema)
-        return pb.Tool(name=said["name"], description=said.get("description") or "", parameters=text)
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        field = f"tools[{index}]"
-        raise InvalidRequest(
-            f"{field}: {error!r}; give name, description, and parameters as a JSON schema", field=field
-        ) from error
+        try:
+            text = "" if schema is None else json.dumps(schema)
+            return pb.Tool(name=said["name"], description=said.get("description") or "", parameters=text)
+        except (TypeError, ValueError) as error:
+            wrong, cause = str(error), error
+    raise InvalidRequest(
+        f"{field}: {wrong}; give name, description, and parameters as a JSON schema", field=field
+    ) from cause
 
 
 def wire_messages(messages: Sequence[MessageLike]) -> list[pb.Message]:
@@ -314,4 +326,6 @@ def choice_of(index: int, chunks: Sequence[Chunk], end: pb.ChoiceEnd | None) -> 
         stop_hit=last.stop_hit if last else "",
         ids_blake3=end.ids_blake3 if end is not None else b"",
         tool_calls=last.tool_calls if last else (),
+        score=end.score if end is not None and end.HasField("score") else None,
+        cumulative_logprob=end.cumulative_logprob if end is not None and end.HasField("cumulative_logprob") else None,
     )

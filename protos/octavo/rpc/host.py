@@ -31,7 +31,7 @@ from octavo.rpc.channels import MAX_MESSAGE_BYTES
 from octavo.rpc.logs import start_logging
 from octavo.rpc.settings import Settings, load_settings, manifest_keys
 from octavo.rpc.tracing import start_tracing
-from octavo.rpc.wakeups import SWITCH_INTERVAL_S, shorten_slices
+from octavo.rpc.wakeups import SWITCH_INTERVAL_S, realtime_allowed, run_realtime, shorten_slices
 from octavo.v1 import admin_pb2_grpc
 
 State = Literal["starting", "serving", "draining", "not_serving"]
@@ -68,6 +68,7 @@ class Host:
             sample=observability.trace_sample,
         )
         self.tracer: trace.Tracer = self.provider.get_tracer("octavo", self.version)
+        self.realtime = False  # whether its message threads run as real-time ones while it serves
         self.metrics = prometheus_client.CollectorRegistry()
         self.server = grpc.aio.server(options=server_options(name, self.manifest.gateway.max_body_bytes))
         self._beside: list[grpc.aio.Server] = []
@@ -93,6 +94,8 @@ class Host:
         self.state, self.why = state, why
         if state == "serving":  # by now gRPC's threads are there, and later ones are their children
             shorten_slices(self.manifest.deployment.wakeup_slice_us)
+            if self.realtime:
+                run_realtime()
         serving = (
             health_pb2.HealthCheckResponse.SERVING if state == "serving" else health_pb2.HealthCheckResponse.NOT_SERVING
         )
@@ -251,10 +254,13 @@ async def _run(name: str, setup: Setup, settings: Settings) -> int:
     except OctavoError as refused:
         print(f"octavo {name}: {refused}", file=sys.stderr)
         return EXIT_USAGE
+    # a kvstore's loop copies blocks: it would hold up those that wait for a core, not for a block
+    host.realtime = settings.manifest.deployment.realtime_messages and name != "kvstore" and realtime_allowed()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, host.exit, EXIT_OK, f"signal {signum.name}")
     log_settings(host.log, settings)
+    host.log.info("message threads: %s", "real-time" if host.realtime else "ordinary, with short slices")
     starting = loop.create_task(setup(host), name="setup")
     ended = loop.create_task(host.wait_ended())
     await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)

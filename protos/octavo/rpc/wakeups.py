@@ -1,4 +1,5 @@
-"""Threads that pass messages on run soon although compute threads hold the cores: shorter time slices, and a larger part.
+"""Threads that pass messages on run soon although compute threads hold the cores: as real-time ones where that is allowed, else by
+shorter time slices and a larger part.
 
 Linux 6.12 and later (EEVDF) let a thread state its slice: a waking thread with a shorter slice takes the core from one
 with a longer slice, instead of waiting for the end of that one's. It changes latency, not shares: each thread still gets
@@ -23,10 +24,11 @@ SYSCALLS: Final = {"x86_64": (314, 315), "aarch64": (274, 275)}
 ATTR: Final = struct.Struct("<IIQiIQQQII")
 """struct sched_attr: size, policy, flags, nice, priority, runtime (here the slice, ns), deadline, period, util min and max."""
 MESSAGE_THREADS: Final = ("event_engine", "grpc", "lifeguard")
-"""How the names of gRPC's own threads begin."""
+"""How the names of gRPC's own threads begin. With direct polling (octavo.polling) they run its timers, without it they read the sockets."""
 PYTHON_THREADS: Final = ("_poll_wrapper", "OtelBatch")
-"""In the names of Python threads (the system calls those as the process): the one that tells the event loop what gRPC has completed, and
-the exporters of spans, which no message passes, but which hold the interpreter while they wait for a core."""
+"""In the names of Python threads (the system calls those as the process): the one that tells the event loop what gRPC has completed and,
+with direct polling, reads the sockets; and the exporters of spans, which no message passes, but which hold the interpreter while they
+wait for a core."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How soon a thread that waits for the interpreter gets it; Python's own 5 ms is longer than a message may take."""
 
@@ -42,6 +44,39 @@ def shorten_slices(slice_us: int) -> int:
     for thread in _message_threads():
         taken += _set_slice(thread, slice_us * 1000)
     return taken
+
+
+def realtime_allowed() -> bool:
+    """Whether threads of this process may run as real-time ones: tried on the calling thread, which is an ordinary one afterwards.
+
+    It takes CAP_SYS_NICE, or an RLIMIT_RTPRIO of 1.
+    """
+    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return False
+    if not _run_realtime(0):
+        return False
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    return True
+
+
+def run_realtime() -> int:
+    """The calling thread and gRPC's of this process take a core as soon as they wake (SCHED_RR); returns how many do from now on.
+
+    Slices and nice values only say who is before whom within one scheduling group, and only as long as a thread has not had its part.
+    Threads that these make begin as ordinary ones: they may compute. What stays for others when message threads spin is the system's
+    reserve (sched_rt_runtime_us, 5%). 0 where the system does not allow it.
+    """
+    return sum(_run_realtime(thread) for thread in _message_threads()) if sys.platform == "linux" else 0
+
+
+def _run_realtime(thread: int) -> bool:
+    try:
+        if os.sched_getscheduler(thread) != os.SCHED_OTHER:
+            return False
+        os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except (PermissionError, ProcessLookupError):  # not allowed, or it ended meanwhile
+        return False
+    return True
 
 
 def yield_to_messages(nice: int, also: Iterable[int] = ()) -> int:

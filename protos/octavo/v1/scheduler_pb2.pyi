@@ -106,7 +106,7 @@ class GatewayWelcome(_message.Message):
     def __init__(self, scheduler_boot_id: _Optional[str] = ..., ready: _Optional[bool] = ..., root_key: _Optional[bytes] = ..., block_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_request_blocks: _Optional[int] = ..., model: _Optional[str] = ..., namespace_generations: _Optional[_Mapping[str, int]] = ..., takes_many: _Optional[bool] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root", "cache", "pause_tool", "pause_expected_us", "resumes")
+    __slots__ = ("request_id", "attempt", "tenant", "prompt_tokens", "prompt_keys", "sampling", "max_tokens", "choices", "remaining_deadline_us", "age_us", "priority", "slo_class", "traceparent", "idempotency_key", "body_hash", "gateway_state", "cache_off", "namespace_tag", "namespace_root", "cache", "pause_tool", "pause_expected_us", "resumes", "beams")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class Submit(_message.Message):
     PAUSE_TOOL_FIELD_NUMBER: _ClassVar[int]
     PAUSE_EXPECTED_US_FIELD_NUMBER: _ClassVar[int]
     RESUMES_FIELD_NUMBER: _ClassVar[int]
+    BEAMS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     tenant: str
@@ -153,7 +154,22 @@ class Submit(_message.Message):
     pause_tool: str
     pause_expected_us: int
     resumes: str
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ..., pause_tool: _Optional[str] = ..., pause_expected_us: _Optional[int] = ..., resumes: _Optional[str] = ...) -> None: ...
+    beams: Beams
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., prompt_keys: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., remaining_deadline_us: _Optional[int] = ..., age_us: _Optional[int] = ..., priority: _Optional[int] = ..., slo_class: _Optional[str] = ..., traceparent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., body_hash: _Optional[bytes] = ..., gateway_state: _Optional[bytes] = ..., cache_off: _Optional[bool] = ..., namespace_tag: _Optional[bytes] = ..., namespace_root: _Optional[bytes] = ..., cache: _Optional[_Union[CacheRule, _Mapping]] = ..., pause_tool: _Optional[str] = ..., pause_expected_us: _Optional[int] = ..., resumes: _Optional[str] = ..., beams: _Optional[_Union[Beams, _Mapping]] = ...) -> None: ...
+
+class Beams(_message.Message):
+    __slots__ = ("shown", "length_penalty", "early_stopping", "stop_ids", "logprobs")
+    SHOWN_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    STOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    shown: int
+    length_penalty: float
+    early_stopping: bool
+    stop_ids: bytes
+    logprobs: int
+    def __init__(self, shown: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[bool] = ..., stop_ids: _Optional[bytes] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class CacheRule(_message.Message):
     __slots__ = ("ttl_us", "pin", "priority", "tiers", "generation", "layout", "preload", "chunks")
@@ -317,16 +333,20 @@ class Tokens(_message.Message):
     def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[_worker_pb2.Logprobs, _Mapping]]] = ..., relay_us: _Optional[int] = ..., **kwargs) -> None: ...
 
 class ChoiceFinished(_message.Message):
-    __slots__ = ("index", "reason", "tokens", "stop_token")
+    __slots__ = ("index", "reason", "tokens", "stop_token", "score", "cumulative_logprob")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     index: int
     reason: str
     tokens: int
     stop_token: int
-    def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ..., tokens: _Optional[int] = ..., stop_token: _Optional[int] = ...) -> None: ...
+    score: float
+    cumulative_logprob: float
+    def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ..., tokens: _Optional[int] = ..., stop_token: _Optional[int] = ..., score: _Optional[float] = ..., cumulative_logprob: _Optional[float] = ...) -> None: ...
 
 class RequestFinished(_message.Message):
     __slots__ = ("outcome", "reason", "message", "retry_after_us", "cached_tokens", "times", "cost", "cached_by_tier", "blended_tokens")

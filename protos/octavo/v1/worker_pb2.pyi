@@ -116,7 +116,7 @@ class Orders(_message.Message):
     def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave", "abort")
+    __slots__ = ("admit", "grant", "update", "stop", "offload", "load", "prepare", "step_policy", "label", "leave", "abort", "fork")
     ADMIT_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class Order(_message.Message):
     LABEL_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    FORK_FIELD_NUMBER: _ClassVar[int]
     admit: Admit
     grant: Grant
     update: Update
@@ -139,10 +140,11 @@ class Order(_message.Message):
     label: Label
     leave: Leave
     abort: Abort
-    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+    fork: Fork
+    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., step_policy: _Optional[_Union[StepPolicy, _Mapping]] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., fork: _Optional[_Union[Fork, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id", "blend_parts", "blend_share", "dispatch_us")
+    __slots__ = ("seq", "slot", "tokens", "prompt_len", "cached_len", "block_ids", "sampling", "seed", "deadline_us", "resources", "wait_xfer", "wait_base", "stop_after", "siblings", "lane", "rank", "max_len", "traceparent", "request_id", "blend_parts", "blend_share", "dispatch_us", "split_len")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +167,7 @@ class Admit(_message.Message):
     BLEND_PARTS_FIELD_NUMBER: _ClassVar[int]
     BLEND_SHARE_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_US_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_LEN_FIELD_NUMBER: _ClassVar[int]
     seq: int
     slot: int
     tokens: bytes
@@ -187,7 +190,8 @@ class Admit(_message.Message):
     blend_parts: _containers.RepeatedCompositeFieldContainer[BlendPart]
     blend_share: float
     dispatch_us: int
-    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ..., blend_parts: _Optional[_Iterable[_Union[BlendPart, _Mapping]]] = ..., blend_share: _Optional[float] = ..., dispatch_us: _Optional[int] = ...) -> None: ...
+    split_len: int
+    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., cached_len: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., deadline_us: _Optional[int] = ..., resources: _Optional[_Iterable[str]] = ..., wait_xfer: _Optional[int] = ..., wait_base: _Optional[int] = ..., stop_after: _Optional[int] = ..., siblings: _Optional[_Iterable[_Union[Sibling, _Mapping]]] = ..., lane: _Optional[int] = ..., rank: _Optional[int] = ..., max_len: _Optional[int] = ..., traceparent: _Optional[str] = ..., request_id: _Optional[str] = ..., blend_parts: _Optional[_Iterable[_Union[BlendPart, _Mapping]]] = ..., blend_share: _Optional[float] = ..., dispatch_us: _Optional[int] = ..., split_len: _Optional[int] = ...) -> None: ...
 
 class BlendPart(_message.Message):
     __slots__ = ("start", "count", "first", "block_ids")
@@ -202,16 +206,18 @@ class BlendPart(_message.Message):
     def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., first: _Optional[int] = ..., block_ids: _Optional[bytes] = ...) -> None: ...
 
 class Sibling(_message.Message):
-    __slots__ = ("seq", "slot", "seed", "block_ids")
+    __slots__ = ("seq", "slot", "seed", "block_ids", "tokens")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     slot: int
     seed: int
     block_ids: bytes
-    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., seed: _Optional[int] = ..., block_ids: _Optional[bytes] = ...) -> None: ...
+    tokens: bytes
+    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ..., seed: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("seq", "block_ids")
@@ -220,6 +226,16 @@ class Grant(_message.Message):
     seq: int
     block_ids: bytes
     def __init__(self, seq: _Optional[int] = ..., block_ids: _Optional[bytes] = ...) -> None: ...
+
+class Fork(_message.Message):
+    __slots__ = ("seqs", "parents", "tokens")
+    SEQS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    seqs: _containers.RepeatedScalarFieldContainer[int]
+    parents: bytes
+    tokens: bytes
+    def __init__(self, seqs: _Optional[_Iterable[int]] = ..., parents: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("seq", "rank", "paused", "draft_len")
@@ -320,7 +336,7 @@ class Leave(_message.Message):
     def __init__(self) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_ids", "bias_values", "stop_ids", "min_tokens", "logprobs")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_ids", "bias_values", "stop_ids", "min_tokens", "logprobs", "beam")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +349,7 @@ class SamplingParams(_message.Message):
     STOP_IDS_FIELD_NUMBER: _ClassVar[int]
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    BEAM_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -345,10 +362,11 @@ class SamplingParams(_message.Message):
     stop_ids: bytes
     min_tokens: int
     logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_ids: _Optional[bytes] = ..., bias_values: _Optional[_Iterable[float]] = ..., stop_ids: _Optional[bytes] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
+    beam: bool
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_ids: _Optional[bytes] = ..., bias_values: _Optional[_Iterable[float]] = ..., stop_ids: _Optional[bytes] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., beam: _Optional[bool] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining", "failed_allocations")
+    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining", "failed_allocations", "beam_rows")
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +387,7 @@ class Report(_message.Message):
     TRIMMED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     FAILED_ALLOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    BEAM_ROWS_FIELD_NUMBER: _ClassVar[int]
     step: int
     steps: int
     slots: bytes
@@ -389,7 +408,20 @@ class Report(_message.Message):
     trimmed: _containers.RepeatedCompositeFieldContainer[Trimmed]
     draining: bool
     failed_allocations: int
-    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ..., failed_allocations: _Optional[int] = ...) -> None: ...
+    beam_rows: _containers.RepeatedCompositeFieldContainer[BeamRow]
+    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ..., failed_allocations: _Optional[int] = ..., beam_rows: _Optional[_Iterable[_Union[BeamRow, _Mapping]]] = ...) -> None: ...
+
+class BeamRow(_message.Message):
+    __slots__ = ("seq", "len", "tokens", "logprobs")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    LEN_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    len: int
+    tokens: bytes
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, seq: _Optional[int] = ..., len: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class SeqFinish(_message.Message):
     __slots__ = ("slot", "seq", "reason", "stop_token", "message")

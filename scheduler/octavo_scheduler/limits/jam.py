@@ -7,7 +7,7 @@ everybody. One whose tenant has its share of slots or of the KV pool holds back 
 
 from __future__ import annotations
 
-from octavo_scheduler.admission import can_ever_hold, next_group
+from octavo_scheduler.admission import can_ever_hold, next_group, size_of
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.request import Request
@@ -80,7 +80,7 @@ class Jam:
         shapes = fleet.shapes(request.pool)
         if len(shapes) < 2 or fleet.splits:
             return workers
-        size = len(request.prompt), request.max_tokens, len(next_group(request.waiting_choices()))
+        size = size_of(request, len(next_group(request.waiting_choices())))
         roomy = {shape for shape in shapes if can_ever_hold(shape, *size)}
         return workers if len(roomy) == len(shapes) else [item for item in workers if item.shape() in roomy]
 

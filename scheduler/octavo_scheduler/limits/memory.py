@@ -77,4 +77,6 @@ def _bound_to(cell: Cell, worker: Worker) -> list[Request]:
 def _need(worker: Worker, request: Request) -> int:
     size = worker.block_tokens
     start = blocks_for(len(request.prompt) + 1, size)
-    return max(start, least_blocks(len(request.prompt), request.max_tokens, 1, size))
+    beams = request.beams is not None  # which run to their end together, where choices may take turns
+    choices = len(request.choices) if beams else 1
+    return max(start, least_blocks(len(request.prompt), request.max_tokens, choices, size, beams))

@@ -39,6 +39,8 @@ def possible(cell: Cell, group: list[Choice], keys: list[bytes]) -> bool:
     """Whether this request can be handed over at all: it has keys and decodes, and its choices, if several, begin together."""
     request = group[0].request
     decodes = request.max_len - group[0].length > 1 and request.cache.goes_below
+    if request.beams is not None:
+        return False  # what beams do next is decided token by token: nothing to hand over begins with the first
     together = len(request.choices) == 1 or (request.admitted_us < 0 and len(group) == len(request.choices))
     return together and bool(keys) and decodes and request.failed_handoffs < MAX_FAILED
 

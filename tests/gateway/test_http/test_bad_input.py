@@ -153,7 +153,7 @@ async def test_broken_json(edge: Any, content: bytes, param: str, words: str) ->
         (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
         (CHAT, {"chat_template": "{{ x }}"}, "chat_template"),
         (CHAT, {"continue_final_message": True}, "continue_final_message"),
-        (CHAT, {"use_beam_search": True}, "use_beam_search"),
+        (CHAT, {"best_of": 2}, "best_of"),
         (CHAT, {"length_penalty": True}, "length_penalty"),
         (CHAT, {"store": True}, "store"),
     ],
