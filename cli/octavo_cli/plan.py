@@ -20,10 +20,6 @@ STOP_ORDER: tuple[tuple[Kind, ...], ...] = (("gateway",), ("gpuworker", "kvstore
 """Who is drained first: the gateway ends the requests, then nobody needs the others."""
 
 
-LONGEST_SOCKET = 100
-"""Bytes of a unix socket's path, below the 107 of Linux and the 103 of macOS."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServicePlan:
     """One process: `python -m <module> <flags>`, answering AdminService at `address`."""
@@ -67,19 +63,18 @@ def plan_cluster(
         return leases.prefer(key, value) if published else leases.free(key, "127.0.0.1")
 
     scheduler = address("scheduler.listen", manifest.scheduler.listen)
-    local = manifest.scheduler.local_listen or _local_address(run_dir)
-    dial_scheduler = local or reachable(scheduler)  # but a kvstore's peers learn its host from where it dials
+    dial_scheduler = reachable(scheduler)
     plans: list[ServicePlan] = []
 
     def add(kind: Kind, name: str, at: str, joined: Mapping[str, Any]) -> None:
         flags = (*passed, *to_flags({"deployment.run_dir": run_dir, **joined}))
         plans.append(ServicePlan(name, kind, modules[kind], reachable(at), flags))
 
-    add("scheduler", "scheduler", scheduler, {"scheduler.listen": scheduler, "scheduler.local_listen": local})
+    add("scheduler", "scheduler", scheduler, {"scheduler.listen": scheduler})
     kvstore = ""
     if manifest.cache.tiers:
         kvstore = address("kvstore.listen", manifest.kvstore.listen)
-        add("kvstore", "kvstore", kvstore, {"kvstore.listen": kvstore, "kvstore.scheduler": reachable(scheduler)})
+        add("kvstore", "kvstore", kvstore, {"kvstore.listen": kvstore, "kvstore.scheduler": dial_scheduler})
     for index in range(workers):
         listen = (
             address("gpuworker.listen", manifest.gpuworker.listen)
@@ -111,9 +106,3 @@ def plan_cluster(
         },
     )
     return plans
-
-
-def _local_address(run_dir: str) -> str:
-    """A socket in the run folder for the scheduler's messages: a third cheaper than over the loopback. Empty: its path is too long."""
-    path = os.path.join(run_dir, "scheduler.sock")
-    return f"unix:{path}" if len(os.fsencode(path)) <= LONGEST_SOCKET else ""

@@ -35,12 +35,19 @@ def row(span: Span) -> tuple[str, ...]:
         span.request_id or "-",
         span.trace_id[:16],
         str(said.get("octavo.tenant", "-")),
-        str(said.get("octavo.outcome", "-")) + (f" ({said['octavo.reason']})" if said.get("octavo.reason") else ""),
+        outcome_of(span),
         f"{ttft.total_ms:.1f}" if ttft is not None else "-",
         f"{(span.end_ns - span.start_ns) / 1e6:.1f}",
         f"{said.get('gen_ai.usage.input_tokens', '-')} > {said.get('gen_ai.usage.output_tokens', '-')}",
         largest,
     )
+
+
+def outcome_of(span: Span) -> str:
+    """How it ended; with the reason in brackets where that is another word."""
+    outcome = str(span.attributes.get("octavo.outcome", "-"))
+    reason = str(span.attributes.get("octavo.reason", ""))
+    return f"{outcome} ({reason})" if reason not in ("", outcome) else outcome
 
 
 def line(span: Span) -> str:

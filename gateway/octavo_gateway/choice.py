@@ -45,7 +45,7 @@ class ChoiceOutput:
 
     `ends[i]` is the UTF-8 length of the text after token i; `head` (the echoed prompt, or the opening of a
     call) comes before all of it. `call_parts`: what
-    tool calls grew by, each with the number of tokens after which it was known.
+    tool calls grew by, each with the number of tokens after which it was known, the end counted as one more.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class ChoiceOutput:
         self.ends.append((self.ends[-1] if self.ends else 0) + utf8_len(text))
         if self._split is not None:
             self._split.feed(text)
-            self._note_parts(self._split)
+            self._note_parts(self._split, len(self.ids))
         if self._matcher.hit is not None:
             self._end("stop", self._matcher.hit.stop)
         elif ends_here:
@@ -137,13 +137,13 @@ class ChoiceOutput:
         if self._split is not None:
             self._split.feed(self.tail)
             self._split.finish()
-            self._note_parts(self._split)
+            # known with the end alone: who has read all tokens may not have seen it
+            self._note_parts(self._split, len(self.ids) + 1)
             self.tool_calls = self._split.calls
             if self.tool_calls and reason == "stop":
                 self.finish_reason = "tool_calls"
 
-    def _note_parts(self, split: ToolText) -> None:
-        known = len(self.ids)
+    def _note_parts(self, split: ToolText, known: int) -> None:
         self.call_parts += [(known, part) for part in split.take_parts()]
 
     def bytes_after(self, tokens: int) -> int:
@@ -216,13 +216,13 @@ class ChoiceReader:
             finish_reason=choice.finish_reason if self.ended else None,
             stop_hit=choice.stop_hit if self.ended else "",
             tool_calls=named_calls(self._request_id, choice) if self.ended else (),
-            call_parts=self._new_parts(),
+            call_parts=self._new_parts(last + self.ended),
         )
 
-    def _new_parts(self) -> list[ToolCallPart]:
-        """What calls grew by with the tokens that were given, one part per call."""
+    def _new_parts(self, known: int) -> list[ToolCallPart]:
+        """What calls grew by up to so many tokens, one part per call."""
         choice, new = self._choice, dict[int, CallPart]()
-        while self._part < len(choice.call_parts) and choice.call_parts[self._part][0] <= self._tokens:
+        while self._part < len(choice.call_parts) and choice.call_parts[self._part][0] <= known:
             part = choice.call_parts[self._part][1]
             before = new.get(part.number, CallPart(part.number, "", "", 0))
             new[part.number] = CallPart(
@@ -265,7 +265,7 @@ class ChoiceReader:
         ):
             self._tokens += 1
             self._head_given = True
-        self._new_parts()  # known with them
+        self._new_parts(self._tokens)  # known with them
 
     def _logprob(self, raw: RawLogprob) -> TokenLogprob:
         tops = tuple(

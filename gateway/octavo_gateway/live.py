@@ -260,7 +260,7 @@ class LiveRequest:
                 continue
             if choice.finish_reason == "length":
                 return NoToolCall(
-                    f"choice {choice.index}: its call was cut off after {len(choice.ids)} tokens; raise max_tokens"
+                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise max_tokens"
                 )
             return NoToolCall(
                 f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use tool_choice auto"

@@ -111,6 +111,9 @@ class RequestSpan:
             "octavo.longest_stall_us": int(live.longest_gap_s * 1e6),
             **{f"octavo.cached.{tier}_tokens": tokens for tier, tokens in live.cached_by_tier.items()},
         }
+        if live.admitted is not None and live.error is not None:
+            attributes["gen_ai.usage.input_tokens"] = len(live.admitted.prompt_ids)
+            attributes["gen_ai.usage.output_tokens"] = live.completion_tokens
         if live.ended:
             attributes |= {key: getattr(live.cost, name) for key, name in _COST}
         if live.completed:

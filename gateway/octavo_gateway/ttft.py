@@ -67,20 +67,19 @@ class Measured:
 
 def decompose(measured: Measured) -> tuple[TtftParts, int]:
     """The parts, and by how much the measured ones exceed the whole (0 as it should be, else transport is 0)."""
-    known = TtftParts(
-        gateway_us=max(0, measured.before_submit - measured.tokenize) + measured.send,
-        tokenize_us=measured.tokenize,
-        queue_us=measured.queue,
-        retry_us=measured.retry + measured.lost_scheduler,
-        dispatch_us=measured.dispatch,
-        kv_load_us=measured.kv_load,
-        worker_wait_us=measured.worker_wait,
-        prefill_us=max(0, measured.prefill - measured.sample),
-        sample_us=min(measured.sample, measured.prefill),
-        report_us=measured.report,
-        relay_us=measured.relay,
-        detokenize_us=measured.detokenize,
-    )
-    left = measured.total - known.total_us
-    values = {item.name: getattr(known, item.name) for item in fields(known)}
-    return TtftParts(**{**values, "transport_us": max(0, left)}), max(0, -left)
+    known = {
+        "gateway_us": max(0, measured.before_submit - measured.tokenize) + measured.send,
+        "tokenize_us": measured.tokenize,
+        "queue_us": measured.queue,
+        "retry_us": measured.retry + measured.lost_scheduler,
+        "dispatch_us": measured.dispatch,
+        "kv_load_us": measured.kv_load,
+        "worker_wait_us": measured.worker_wait,
+        "prefill_us": max(0, measured.prefill - measured.sample),
+        "sample_us": min(measured.sample, measured.prefill),
+        "report_us": measured.report,
+        "relay_us": measured.relay,
+        "detokenize_us": measured.detokenize,
+    }
+    left = measured.total - sum(known.values())
+    return TtftParts(**known, transport_us=max(0, left)), max(0, -left)

@@ -384,12 +384,12 @@ class Upstream:
         first = self._taken()
         if not self._pending or not self._takes_many:
             return first
-        message = scheduler_pb2.AttachGatewayRequest()
-        orders, size = message.many.orders, first.ByteSize()
-        orders.append(first)
+        orders, size = [first], first.ByteSize()
         while self._pending and len(orders) < MANY_ORDERS and (size := size + self._pending[0].ByteSize()) < MANY_BYTES:
             orders.append(self._taken())
-        return message
+        if len(orders) == 1:  # a large one: what is wrapped around it could be what gRPC does not send any more
+            return first
+        return scheduler_pb2.AttachGatewayRequest(many=scheduler_pb2.GatewayOrders(orders=orders))
 
     def _taken(self) -> scheduler_pb2.AttachGatewayRequest:
         message = self._pending.popleft()

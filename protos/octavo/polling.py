@@ -23,7 +23,11 @@ def poll_directly() -> bool:
     gRPC reads the variable while it is imported, so this stands in `octavo/__init__.py`, before all that imports it. In a
     program that imported grpc before octavo nothing changes.
     """
-    if not metadata.version("grpcio").startswith(TESTED):
+    try:
+        version = metadata.version("grpcio")
+    except metadata.PackageNotFoundError:  # bundled without its metadata
+        return False
+    if not version.startswith(TESTED):
         return False
     os.environ.setdefault(EXPERIMENTS_ENV, DIRECT)
     return True

@@ -16,6 +16,7 @@ from octavo.rpc.tracing import OpenSpan, format_traceparent, parse_traceparent, 
 from octavo.ttft import PARTS
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.main import app
+from octavo_cli.requests_table import COLUMNS, row
 from octavo_cli.spans import TraceTail, find_trace, read_spans
 from octavo_cli.trace_page import page
 from octavo_cli.ttft import ttft_of
@@ -102,6 +103,20 @@ def test_the_slowest_come_first_and_a_tenant_is_a_filter(folder: Path) -> None:
     assert ids("--slowest", "9", "--tenant", "acme") == ["req-2", "req-3"]
     shown = octavo(folder, "--slowest", "1").stdout
     assert "req-2" in shown and "queue" in shown and "req-1" not in shown
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "shown"),
+    [
+        ("finished", "", "finished"),
+        ("no-tool-call", "no-tool-call", "no-tool-call"),
+        ("cancelled", "client_cancel", "cancelled (client_cancel)"),
+    ],
+)
+def test_a_reason_stands_beside_an_outcome_of_another_word(folder: Path, outcome: str, reason: str, shown: str) -> None:
+    (request,) = [span for span in find_trace(read_spans(folder), "req-2") if span.name == "request"]
+    request.attributes.update({"octavo.outcome": outcome, "octavo.reason": reason})
+    assert row(request)[COLUMNS.index("outcome")] == shown
 
 
 @pytest.mark.parametrize(

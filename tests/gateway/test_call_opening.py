@@ -193,7 +193,8 @@ async def test_another_gateway_knows_what_the_answer_must_be(stack: Any) -> None
     [
         ({"tool_choice": "required"}, "without tools"),
         ({"tool_choice": "function elsewhere", "tools": TOOLS}, "'elsewhere' is not offered"),
-        ({"tool_choice": "sometimes", "tools": TOOLS}, "use auto, none, required or a function's name"),
+        ({"tool_choice": "sometimes", "tools": TOOLS}, "use auto, none, required or 'function NAME'"),
+        ({"tool_choice": "weather", "tools": TOOLS}, "'weather' is none; .* 'function NAME'"),
     ],
 )
 async def test_a_choice_that_cannot_be_kept_is_refused(stack: Any, body: dict[str, Any], said: str) -> None:

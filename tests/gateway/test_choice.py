@@ -167,3 +167,23 @@ def test_a_long_replay_comes_in_deltas_that_fit_a_message(tokenizer: Tokenizer) 
     assert "".join(delta.text for delta in taken).encode() == "é🌶".encode() * 9000
     assert [delta.finish_reason for delta in taken[:-1]] == [None] * (len(taken) - 1)
     assert (taken[-1].finish_reason, taken[-1].byte_end, taken[-1].token_end) == ("length", choice.total_bytes, 9000)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_who_comes_back_misses_no_part_of_a_call(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    """Wherever its first stream broke, the end of the choice included, which may be told after its last token."""
+    text = '{"name": "f", "arguments": {"a": "é"}}'
+    ids, rules = list(text.encode()), TextRules(tools=frozenset({"f"}))
+    cut = data.draw(st.integers(0, len(ids)))
+    choice = ChoiceOutput(0, rules, tokenizer, b"")
+    choice.accept(0, ids[:cut])
+    first = ChoiceReader(choice, tokenizer).pull()
+    choice.accept(cut, ids[cut:])
+    choice.finish("length")
+    had = first.call_parts if first is not None else ()
+    reader, told = ChoiceReader(choice, tokenizer, first.byte_end if first is not None else 0), list(had)
+    while (delta := reader.pull()) is not None:
+        told += [part for part in delta.call_parts if part.end > (told[-1].end if told else -1)]
+    assert "".join(part.arguments for part in told) == '{"a": "é"}'
+    assert [part.name for part in told if part.name] == ["f"]

@@ -112,6 +112,8 @@ async def test_a_client_that_leaves_is_charged_too(stack: Any, request_of: Any) 
     assert span_cost(stack) == COST
     (span,) = [span for span in stack.spans.get_finished_spans() if span.name == "request"]
     assert span.attributes["octavo.cancel.reason"] == "client_disconnect"
+    assert span.attributes["gen_ai.usage.input_tokens"] == len(submit.prompt_tokens) // 4
+    assert span.attributes["gen_ai.usage.output_tokens"] == len(submit.choices), "a request that failed had tokens too"
     assert metric(stack, "octavo_gateway_cost_device_seconds_total", phase="decode", outcome="cancelled") > 0
 
 

@@ -295,3 +295,16 @@ async def test_one_message_of_many_stays_small(stack: Any, monkeypatch: pytest.M
     for _ in range(8):
         await stack.scheduler.next("cancel")
     assert 4 <= stack.scheduler.messages - before <= 5
+
+
+async def test_a_large_message_goes_without_a_wrapper(stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrapper's few bytes could be those that gRPC does not send: a stream that breaks anew with each resubmit."""
+    monkeypatch.setattr("octavo_gateway.upstream.MANY_BYTES", 1000)
+    stack.scheduler.welcome.takes_many = True
+    stack.scheduler.set_ready(True)
+    await stack.until(lambda: stack.upstream._takes_many)
+    for size in (2000, 10, 10):
+        stack.upstream.cancel("x" * size, "default", "client_cancel")
+    first = stack.upstream._next_message()
+    assert first.HasField("cancel") and first.cancel.request_id == "x" * 2000
+    assert len(stack.upstream._next_message().many.orders) == 2

@@ -35,7 +35,13 @@ def test_calls_in_a_history_in_either_shape_are_the_same_message() -> None:
         assert wire_messages(theirs) == ours
 
 
-@pytest.mark.parametrize("tool", [{}, {"name": 7}, "weather", {"name": "f", "parameters": {"x": object()}}])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {}, {"name": 7}, "weather", {"name": "f", "parameters": {"x": object()}}, {"function": None},
+        {"function": {"description": "no name"}}, {"name": "f", "description": 7},
+    ],
+)  # fmt: skip
 def test_a_tool_that_cannot_be_sent_is_named(tool: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         chat_request(HELLO, {"tools": [TOOL, tool]})

@@ -127,20 +127,6 @@ async def test_a_taken_port_is_refused_not_shared(tmp_path: Path) -> None:
             await second.listen(address)
 
 
-async def test_one_server_answers_on_its_socket_too_and_a_dead_ones_file_is_no_hindrance(tmp_path: Path) -> None:
-    local = f"unix:{tmp_path}/own.sock"
-    for _ in range(2):
-        async with running_host("scheduler", tmp_path) as host:
-            address = await host.listen("127.0.0.1:0", local)
-            for dialled in (address, local):
-                async with open_channel(dialled) as channel:
-                    await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=""))
-            assert host.urls["grpc"] == address
-    async with running_host("scheduler", tmp_path) as host:
-        with pytest.raises(OctavoError, match=r"cannot listen on unix:/nowhere/own\.sock"):
-            await host.listen("127.0.0.1:0", "unix:/nowhere/own.sock")
-
-
 async def test_a_second_server_offers_only_what_was_added_and_ends_with_the_first(tmp_path: Path) -> None:
     async with running_host("kvstore", tmp_path) as host:
         first = await host.listen("127.0.0.1:0")

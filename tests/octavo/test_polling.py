@@ -93,6 +93,18 @@ def test_another_version_of_grpcio_is_left_alone(monkeypatch: pytest.MonkeyPatch
     assert polling.EXPERIMENTS_ENV not in os.environ
 
 
+def test_a_grpcio_without_metadata_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a bundled program, which must still be able to import octavo."""
+
+    def unknown(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", unknown)
+    monkeypatch.delenv(polling.EXPERIMENTS_ENV, raising=False)
+    assert not polling.poll_directly()
+    assert polling.EXPERIMENTS_ENV not in os.environ
+
+
 @pytest.mark.parametrize(
     "module",
     ["octavo_gateway.__main__", "octavo_scheduler.__main__", "octavo_gpuworker.service", "octavo_kvstore.__main__",

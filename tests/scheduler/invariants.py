@@ -88,6 +88,11 @@ def check_shortcuts(cell: Cell) -> None:
     for worker in cell.fleet.workers.values():
         assert cell.fleet.heads.issuperset(worker.index.heads()), "a worker holds a head that the fleet does not know"
         for sequence in worker.sequences.values():
+            if len(cell.fleet.gateways) == 1 and sequence.owed_at is cell.fleet.collected:
+                (gateway,) = cell.fleet.gateways.values()
+                assert gateway.dirty.keys() >= set(sequence.choice.request.deliveries), (
+                    "its next tokens would be told late"
+                )
             first = sequence.choice.request.prompt_keys[:1]
             assert not (first and first[0] in sequence.pending_keys) or first[0] in cell.fleet.heads
             if sequence.calm_until > sequence.computed_len:

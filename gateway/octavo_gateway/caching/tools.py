@@ -59,9 +59,8 @@ def _check_choice(params: RequestParams) -> None:
     choice = params.tool_choice
     if not is_forced(choice):
         if choice not in ("", *CHOICES):
-            raise check.invalid(
-                "tool_choice", f"{choice[:80]!r} is none; use {', '.join(CHOICES)} or a function's name"
-            )
+            named = "'function NAME' (over HTTP {\"type\": \"function\", \"function\": {\"name\": NAME}})"
+            raise check.invalid("tool_choice", f"{choice[:80]!r} is none; use {', '.join(CHOICES)} or {named}")
         return
     if not params.tools:
         raise check.invalid("tool_choice", f"{choice[:80]!r} without tools; offer one, or use auto")

@@ -37,6 +37,7 @@ class Runner:
 
     def __init__(self, backend: Backend, budget_tokens: int) -> None:
         self.backend = backend
+        self._written: set[int] = set()
         self.engine = Engine(
             backend,
             budget=StepBudget(budget_tokens, budget_tokens, MAX_SEQS),
@@ -56,7 +57,10 @@ class Runner:
         return Sample(row.size, steps, time.perf_counter() - began, row.size / 2)
 
     def _decode(self, row: Row, steps: int) -> Sample:
-        """What the KV of the context holds does not matter, so it is not computed: every sequence begins at its last token."""
+        """What the KV of the context holds does not matter, so it is not computed: every sequence begins at its last token.
+
+        But it is written: pages of a pool that never were are one and the same page of zeros, which no memory is read for.
+        """
         for slot in range(row.size):
             self._admit(row, slot, row.context, row.context + WARM_STEPS + steps, cached=row.context - 1)
         for _ in range(WARM_STEPS):
@@ -86,8 +90,15 @@ class Runner:
             raise OctavoError(f"row {row.name} needs {end} positions, the model has {self.backend.max_position}")
         tokens = prompt_of(slot, length, self.backend.vocab_size)
         blocks = list(range(first, first + per_seq))
+        self._write(blocks)
         sampling = SAMPLED if row.sampled else GREEDY
         self.engine.post(AdmitOrder(slot + 1, slot, tokens, length, cached, blocks, sampling, slot, end))
+
+    def _write(self, blocks: list[int]) -> None:
+        for block in blocks:
+            if block not in self._written:
+                self.backend.pool.write_block(block, bytes(self.backend.pool.block_bytes))
+                self._written.add(block)
 
     def _drain(self) -> int:
         """Steps until nothing is held; how many steps that took."""

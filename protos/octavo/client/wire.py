@@ -148,16 +148,22 @@ def _tool_choice(choice: str | Mapping[str, Any]) -> str:
 
 def _tool(index: int, tool: Mapping[str, Any]) -> pb.Tool:
     """`{"name": ..., "description": ..., "parameters": {JSON schema}}`, or that as the `function` of OpenAI's shape."""
-    try:
-        said = tool.get("function", tool)
+    field = f"tools[{index}]"
+    said = tool.get("function", tool) if isinstance(tool, Mapping) else tool
+    if not isinstance(said, Mapping):
+        wrong, cause = f"{said!r:.80} is no dict", None
+    elif "name" not in said:
+        wrong, cause = "it has no name", None
+    else:
         schema = said.get("parameters")
-        text = "" if schema is None else json.dumps(schema)
-        return pb.Tool(name=said["name"], description=said.get("description") or "", parameters=text)
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        field = f"tools[{index}]"
-        raise InvalidRequest(
-            f"{field}: {error!r}; give name, description, and parameters as a JSON schema", field=field
-        ) from error
+        try:
+            text = "" if schema is None else json.dumps(schema)
+            return pb.Tool(name=said["name"], description=said.get("description") or "", parameters=text)
+        except (TypeError, ValueError) as error:
+            wrong, cause = str(error), error
+    raise InvalidRequest(
+        f"{field}: {wrong}; give name, description, and parameters as a JSON schema", field=field
+    ) from cause
 
 
 def wire_messages(messages: Sequence[MessageLike]) -> list[pb.Message]:

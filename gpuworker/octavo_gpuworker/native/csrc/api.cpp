@@ -21,7 +21,7 @@ const Kernels &kernels_of(int isa) {
 }
 
 int64_t attend_few_scratch(int tokens, int group, int wide) {
-    // Queries, sums, 16 keys and values in floats; or sums, and 64 keys and values in halves.
+    // Queries, sums, 16 keys and values in floats; or sums, and queries in words with their steps.
     return 2LL * tokens * group * wide + 64LL * wide;
 }
 

@@ -22,19 +22,22 @@ constexpr int SPINS_BETWEEN_LOOKS = 500;  // about 5 us, then a look whether som
 constexpr int SPINS_OF_A_LOOK = 200;      // about 2 us, in which the time of a thread that runs goes on
 constexpr int SPINS_AFTER_HELP = 20'000;  // about 200 us: who was moved waits behind others for a while, and is not moved to and fro
 constexpr int SPINS_BESIDE = 40'000;      // about 400 us beside one that runs: what takes longer is worth a sleep
+constexpr int NONE_LEFT = -1, TOO_LATE = -2;  // of claim
+constexpr int LINES_AT_ONCE = 8;               // between two looks whether the phase has ended
 constexpr timespec BETWEEN_LOOKS{0, 100'000};  // of a thread that sleeps, for somebody to help
 
 inline void pause() { __builtin_ia32_pause(); }
 
-// The count of a phase's done units, as the futex of those that wait for its end.
-inline uint32_t *count_of(std::atomic<uint64_t> &done) {
-    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && sizeof done == sizeof(uint64_t));
-    return reinterpret_cast<uint32_t *>(&done);
+// The count of a phase's units that are left, as the futex of those that wait for its end.
+inline uint32_t *count_of(std::atomic<uint64_t> &left) {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && sizeof left == sizeof(uint64_t));
+    return reinterpret_cast<uint32_t *>(&left);
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, int max_phases) : phases_(max_phases), seats_(threads) {
+ThreadPool::ThreadPool(int threads, int max_phases)
+    : phases_(max_phases), spans_(static_cast<size_t>(max_phases) * threads), seats_(threads) {
     try {
         for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
     } catch (const std::system_error &failure) {
@@ -58,10 +61,18 @@ void ThreadPool::run(Job &job) {
     const uint32_t next = generation_.load(std::memory_order_relaxed) + 1;
     const uint64_t generation = next & GENERATION_MASK;
     const int count = job.phases();
+    const int threads = static_cast<int>(seats_.size());
     for (int phase = 0; phase < count; ++phase) {
-        phases_[phase].claim.store(generation << 40 | static_cast<uint64_t>(job.units(phase)) << 20,
-                                   std::memory_order_relaxed);
-        phases_[phase].done.store(generation << 40, std::memory_order_relaxed);
+        const int units = job.units(phase);
+        const bool shared = threads == 1 || !job.neighbours(phase);
+        for (int thread = 0; thread < threads; ++thread) {
+            const int first = shared ? (thread ? units : 0) : share_start(units, thread, threads);
+            const int end = shared ? units : share_start(units, thread + 1, threads);
+            spans_[static_cast<size_t>(phase) * threads + thread].store(
+                generation << 40 | static_cast<uint64_t>(end) << 20 | static_cast<uint64_t>(first), std::memory_order_relaxed);
+        }
+        phases_[phase].shared.store(shared, std::memory_order_relaxed);
+        phases_[phase].left.store(generation << 40 | static_cast<uint64_t>(units), std::memory_order_relaxed);
     }
     count_.store(count, std::memory_order_relaxed);
     job_.store(&job, std::memory_order_relaxed);
@@ -78,41 +89,74 @@ void ThreadPool::sit_down(Seat &seat) {
     seat.id.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
 }
 
+// A unit of the phase, NONE_LEFT, or TOO_LATE: the step of that generation is over. A unit of one's own share comes in order, one
+// of another's from its end.
+int ThreadPool::claim(int index, uint64_t generation, int thread) {
+    const int threads = static_cast<int>(seats_.size());
+    const bool shared = phases_[index].shared.load(std::memory_order_relaxed);
+    for (int i = 0; i < (shared ? 1 : threads); ++i) {
+        const int owner = shared ? 0 : (thread + i) % threads;
+        std::atomic<uint64_t> &span = spans_[static_cast<size_t>(index) * threads + owner];
+        uint64_t word = span.load(std::memory_order_acquire);
+        while (true) {
+            if (word >> 40 != generation) return TOO_LATE;
+            const uint64_t next = word & MAX_UNITS, end = word >> 20 & MAX_UNITS;
+            if (next == end) break;
+            const bool own = i == 0;
+            if (span.compare_exchange_weak(word, own ? word + 1 : word - (1u << 20), std::memory_order_acq_rel))
+                return static_cast<int>(own ? next : end - 1);
+        }
+    }
+    return NONE_LEFT;
+}
+
 void ThreadPool::take_part(Job &job, uint64_t generation, int thread) {
     const int count = count_.load(std::memory_order_relaxed);
     Seat &seat = seats_[thread];
     for (int index = 0; index < count; ++index) {
         Phase &phase = phases_[index];
         const uint64_t tag = generation << 40 | static_cast<uint64_t>(index) << 20 | AT_WORK;
-        uint64_t word = phase.claim.load(std::memory_order_acquire);
-        uint64_t units = 0;
-        while (true) {
-            if (word >> 40 != generation) return;  // this thread slept through the step
-            units = word >> 20 & MAX_UNITS;
-            if ((word & MAX_UNITS) == units) break;
-            if (!phase.claim.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel)) continue;
+        Ahead ahead;
+        int unit = claim(index, generation, thread);
+        if (unit >= 0) ahead = job.ahead(index, thread);  // the job is there for sure as long as this thread holds a unit
+        for (; unit >= 0; unit = claim(index, generation, thread)) {
             seat.processor.store(sched_getcpu(), std::memory_order_relaxed);
             seat.unit.store(tag, std::memory_order_release);
-            job.work(index, static_cast<int>(word & MAX_UNITS), thread);
+            job.work(index, unit, thread);
             seat.unit.store(0, std::memory_order_relaxed);
-            const uint64_t before = phase.done.fetch_add(1);
-            if ((before & MAX_UNITS) + 1 == units && phase.waiting.load() > 0)
-                syscall(SYS_futex, count_of(phase.done), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-            word = phase.claim.load(std::memory_order_acquire);
+            finish(phase);
         }
-        if (!wait_for(phase, tag, generation, units, thread)) return;
+        if (unit == TOO_LATE) return;  // this thread slept through the step
+        ask_ahead(phase, generation, ahead);
+        if (!wait_for(phase, tag, generation, thread)) return;
+    }
+}
+
+// One more unit of the phase is done.
+void ThreadPool::finish(Phase &phase) {
+    const uint64_t before = phase.left.fetch_sub(1);
+    if ((before & MAX_UNITS) == 1 && phase.waiting.load() > 0)
+        syscall(SYS_futex, count_of(phase.left), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Memory would stand still while threads wait for the last unit. A prefetch of an address that is gone by now does nothing.
+void ThreadPool::ask_ahead(const Phase &phase, uint64_t generation, const Ahead &ahead) {
+    for (int64_t at = 0; at < ahead.bytes; at += LINES_AT_ONCE * 64) {
+        const uint64_t left = phase.left.load(std::memory_order_acquire);
+        if (left >> 40 != generation || (left & MAX_UNITS) == 0) return;
+        for (int line = 0; line < LINES_AT_ONCE; ++line) __builtin_prefetch(ahead.data + at + line * 64, 0, 2);
     }
 }
 
 // False: the phase is of a later generation by now. A thread that holds the last unit may have been put aside for another
 // process; who waits for it takes it to its own processor.
-bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, uint64_t units, int thread) {
+bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, int thread) {
     bool helped = false, of_this_step = true;
     int next_look = SPINS_IN_STEP;
     for (int spins = 1;; ++spins) {
-        const uint64_t done = phase.done.load(std::memory_order_acquire);
-        of_this_step = done >> 40 == generation;
-        if (!of_this_step || (done & MAX_UNITS) == units) break;
+        const uint64_t left = phase.left.load(std::memory_order_acquire);
+        of_this_step = left >> 40 == generation;
+        if (!of_this_step || (left & MAX_UNITS) == 0) break;
         const bool looks = spins >= next_look && spins % SPINS_BETWEEN_LOOKS == 0;
         if (looks && lend(tag, thread, helped)) {
             helped = true;
@@ -125,15 +169,15 @@ bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, uint6
         }
         spins = SPINS_BESIDE - 1;  // from now on a look after each sleep
         // A later generation may have the same count and put this thread to sleep: the end of its phase wakes it all the same.
-        sleep_on(phase, done, &BETWEEN_LOOKS);
+        sleep_on(phase, left, &BETWEEN_LOOKS);
     }
     if (helped) sched_setaffinity(0, sizeof(cpu_set_t), &seats_[thread].allowed);
     return of_this_step;
 }
 
-void ThreadPool::sleep_on(Phase &phase, uint64_t done, const timespec *limit) {
+void ThreadPool::sleep_on(Phase &phase, uint64_t left, const timespec *limit) {
     phase.waiting.fetch_add(1);
-    syscall(SYS_futex, count_of(phase.done), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(done), limit, nullptr, 0);
+    syscall(SYS_futex, count_of(phase.left), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(left), limit, nullptr, 0);
     phase.waiting.fetch_sub(1);
 }
 
@@ -205,7 +249,7 @@ void ThreadPool::serve(int thread) {
         }
         seen = generation_.load(std::memory_order_acquire);
         if (stop_.load()) return;
-        // The job may be over and gone by now: take_part touches it only after it has claimed a unit of this generation.
+        // The job may be over and gone by now: take_part touches it only while it holds a unit of this generation.
         take_part(*job_.load(std::memory_order_relaxed), seen & GENERATION_MASK, thread);
     }
 }

@@ -13,13 +13,28 @@ namespace octavo {
 
 constexpr int MAX_UNITS = (1 << 20) - 1;
 
+// The first unit of a thread's own share of neighbouring units.
+inline int share_start(int units, int thread, int threads) { return static_cast<int>(static_cast<int64_t>(units) * thread / threads); }
+
+
+struct Ahead {
+    const uint8_t *data = nullptr;
+    int64_t bytes = 0;
+};
+
 // What a run executes. `units(phase)` is asked once, before the phase opens to anybody.
 struct Job {
     virtual ~Job() = default;
     virtual int phases() const = 0;
     virtual int units(int phase) const = 0;
     virtual void work(int phase, int unit, int thread) = 0;
+    // Whether the units of a phase lie one behind the other in memory: a thread then takes neighbours, so that what it asks for ahead
+    // of one unit is the next one, and from the end of another's share when its own is done.
+    virtual bool neighbours(int) const { return false; }
+    // What a thread reads first in a later phase, asked for while it waits for the end of this one.
+    virtual Ahead ahead(int, int) const { return {}; }
 };
+
 
 class ThreadPool {
   public:
@@ -36,9 +51,9 @@ class ThreadPool {
 
   private:
     struct alignas(64) Phase {
-        std::atomic<uint64_t> claim{0};  // generation << 40 | units << 20 | next
-        std::atomic<uint64_t> done{0};   // generation << 40 | units done
+        std::atomic<uint64_t> left{0};   // generation << 40 | units that are not done
         std::atomic<int> waiting{0};     // threads that sleep until its last unit is done
+        std::atomic<bool> shared{true};  // all units are in the first span, and all threads take them in order
     };
 
     // What a thread is at, so that one that waits for it can help it.
@@ -53,8 +68,11 @@ class ThreadPool {
     void stop();
     void serve(int thread);
     void take_part(Job &job, uint64_t generation, int thread);
-    bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, uint64_t units, int thread);
-    static void sleep_on(Phase &phase, uint64_t done, const timespec *limit);
+    int claim(int index, uint64_t generation, int thread);
+    void finish(Phase &phase);
+    static void ask_ahead(const Phase &phase, uint64_t generation, const Ahead &ahead);
+    bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, int thread);
+    static void sleep_on(Phase &phase, uint64_t left, const timespec *limit);
     static void sit_down(Seat &seat);
     bool lend(uint64_t tag, int thread, bool again);
     static bool put_aside(const Seat &other);
@@ -62,6 +80,7 @@ class ThreadPool {
     static void leave(int processor, int wanted, cpu_set_t others);
 
     std::vector<Phase> phases_;
+    std::vector<std::atomic<uint64_t>> spans_;  // [phases, threads], units to claim: generation << 40 | end << 20 | next
     std::vector<Seat> seats_;
     std::vector<std::thread> workers_;
     std::atomic<Job *> job_{nullptr};

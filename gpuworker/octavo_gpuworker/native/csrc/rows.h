@@ -51,10 +51,10 @@ inline void put_group(const float *x, int format, Activations &out, int64_t row,
     int8_t *to = out.codes + row * out.depth + group * GROUP;
     store_i8(to, first);
     store_i8(to + 16, second);
-    const float codes = sum(first) + sum(second);  // whole numbers below 2^24: exact
+    const float codes = sum(first + second);  // whole numbers below 2^24: exact
     const int64_t at = row * (out.depth / GROUP) + group;
-    const float check = sum(fma(a, zero(), b * zero()));  // NaN where a value is not finite: it must show in the logits
-    out.scales[at] = scale + check;
+    const bool finite = !any_nan(fma(a, zero(), b * zero()));
+    out.scales[at] = finite ? scale : NAN;  // it must show in the logits
     out.sums[at] = scale * codes;
     out.comp[at] = -128 * static_cast<int32_t>(codes);
 }

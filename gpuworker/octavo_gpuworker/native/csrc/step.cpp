@@ -101,8 +101,14 @@ void Step::plan_sampling() {
     kept_.ensure(rows * units);
     kept_values_.ensure(rows * units * HARVEST_ROOM);
     kept_ids_.ensure(rows * units * HARVEST_ROOM);
-    if (static_cast<int>(seen_.size()) < rows) seen_ = std::vector<std::atomic<float>>(rows);
-    for (int row = 0; row < rows; ++row) seen_[row].store(-INFINITY, std::memory_order_relaxed);
+    if (static_cast<int>(seen_.size()) < rows) {
+        seen_ = std::vector<std::atomic<float>>(rows);
+        found_ = std::vector<std::atomic<int>>(rows);
+    }
+    for (int row = 0; row < rows; ++row) {
+        seen_[row].store(-INFINITY, std::memory_order_relaxed);
+        found_[row].store(0, std::memory_order_relaxed);
+    }
 }
 
 int Step::row_blocks(int64_t rows) const { return static_cast<int>((rows + ROW_BLOCK - 1) / ROW_BLOCK); }
@@ -142,6 +148,32 @@ void Step::plan_phases() {
     add(PhaseKind::sample, 0, samples);
 }
 
+Step::Weights Step::weights_of(int phase) const {
+    const PhaseOf &at = phases_[phase];
+    switch (at.kind) {
+        case PhaseKind::qkv: return {&layers_[at.layer].qkv, wide_ / PANEL, config_.format};
+        case PhaseKind::o: return {&layers_[at.layer].o, 1, config_.format};
+        case PhaseKind::gate_up: return {&layers_[at.layer].gate_up, 2, config_.format};
+        case PhaseKind::down: return {&layers_[at.layer].down, 1, config_.format};
+        case PhaseKind::head: return {&weights_.head, HEAD_PANELS, config_.head_format};
+        default: return {nullptr, 0, 0};
+    }
+}
+
+// The beginning of the thread's share of the weights that come next, unless attention comes before them.
+Ahead Step::ahead(int phase, int thread) const {
+    for (int next = phase + 1; next < phases(); ++next) {
+        if (phases_[next].kind == PhaseKind::attend) return {};
+        const Weights weights = weights_of(next);
+        if (!weights.matrix) continue;
+        const int64_t panels = weights.matrix->columns / PANEL, items = (panels + weights.panels - 1) / weights.panels;
+        const int64_t unit = share_start(phases_[next].units, thread, static_cast<int>(threads_.size())) % items;
+        const int64_t panel = panel_bytes(weights.format, weights.matrix->depth), from = unit * weights.panels * panel;
+        return {weights.matrix->data + from, std::min(AHEAD_BYTES, panels * panel - from)};
+    }
+    return {};
+}
+
 // Items of one row block come one after the other, so that its activations stay in the second cache.
 Step::Tile Step::tile_of(int unit, int64_t rows, int64_t items) const {
     const int64_t blocks = row_blocks(rows), block = unit / items;
@@ -167,7 +199,7 @@ void Step::work(int phase, int unit, int thread_index) {
         case PhaseKind::down: return down(at.layer, unit, thread);
         case PhaseKind::final_norm: return norm(unit, final_x, weights_.norm, samples, config_.head_format);
         case PhaseKind::head: return head(phase, unit, thread);
-        case PhaseKind::sample: return sample(unit, thread);
+        case PhaseKind::sample: return sample(sampled_row(unit), thread);
     }
 }
 

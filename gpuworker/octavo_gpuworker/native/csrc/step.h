@@ -50,6 +50,8 @@ constexpr int64_t ROW_BLOCK = 192;   // rows of one unit: with 1,536 inputs 590 
 constexpr int64_t NORM_ROWS = 8;     // rows of one unit of a norm
 constexpr int64_t OWN_NORM = 4;      // up to so many rows every thread norms them itself, which saves a barrier
 constexpr int64_t HEAD_PANELS = 8;   // panels of one unit of the head
+constexpr int ORDERED_ROWS = 32;     // up to so many rows are sampled in the order of their candidates
+constexpr int64_t AHEAD_BYTES = 1 << 16;  // of the weights of a later phase, asked for by a thread that waits
 
 enum class PhaseKind { embed, attn_norm, qkv, attend, gather, o, mlp_norm, gate_up, down, final_norm, head, sample };
 
@@ -78,6 +80,8 @@ class Step : public Job {
     int phases() const override { return static_cast<int>(phases_.size()); }
     int units(int phase) const override { return phases_[phase].units; }
     void work(int phase, int unit, int thread) override;
+    bool neighbours(int phase) const override { return weights_of(phase).matrix != nullptr; }
+    Ahead ahead(int phase, int thread) const override;
     int max_phases() const { return config_.layers * 8 + 8; }
     int isa() const { return isa_; }
 
@@ -86,6 +90,12 @@ class Step : public Job {
     struct Tile {
         int64_t row, rows, item;
     };
+    // What a phase multiplies with, and how many panels of it one unit takes; null where there is none.
+    struct Weights {
+        const OctavoMatrix *matrix;
+        int64_t panels;
+        int format;
+    };
     struct Thread {
         Buffer<float> tile, scratch;
         ActivationBuffer normed;
@@ -93,6 +103,7 @@ class Step : public Job {
     };
 
     void plan_phases();
+    Weights weights_of(int phase) const;
     void plan_attention();
     void plan_decodes(int sequence, int first_token, int new_tokens, bool whole, int64_t &problems, int64_t &parts);
     void plan_prefill(int sequence, int new_tokens);
@@ -122,6 +133,7 @@ class Step : public Job {
     void plan_sampling();
     void head(int phase, int unit, Thread &);
     void leave_logits(int64_t row, int64_t item, const float *values, int64_t count);
+    int sampled_row(int unit) const;
     void sample(int row, Thread &);
 
     const OctavoConfig config_;
@@ -144,6 +156,7 @@ class Step : public Job {
     std::vector<bool> plain_;  // rows that need only their largest logit
     std::vector<bool> harvested_;  // rows of which the head takes what the sampler needs
     std::vector<std::atomic<float>> seen_;  // the largest logit of a row so far
+    std::vector<std::atomic<int>> found_;   // how many candidates the head has left of a row
     Buffer<float> x_, sampled_x_, cos_, sin_, part_out_, part_best_, part_total_, logits_, best_, unit_sum_, kept_values_;
     Buffer<int32_t> kept_, kept_ids_;
     Buffer<int64_t> best_at_;

@@ -196,8 +196,23 @@ void Step::leave_logits(int64_t row, int64_t item, const float *values, int64_t 
     while (best > seen && !seen_[row].compare_exchange_weak(seen, best, std::memory_order_relaxed)) {}
     const float most = std::max(seen, best);
     const float least = most + (REACH - 0.001f) * temperature - std::fabs(most) * 1e-6f;  // divisions and differences are rounded
-    kept_.get()[at] = kernels_.harvest(values, count, best, 1.0f / temperature, least, static_cast<int32_t>(item * HARVEST_COLUMNS), logits,
-                                       &unit_sum_.get()[at], kept_ids_.get() + at * HARVEST_ROOM, kept_values_.get() + at * HARVEST_ROOM);
+    const int32_t kept = kernels_.harvest(values, count, best, 1.0f / temperature, least, static_cast<int32_t>(item * HARVEST_COLUMNS), logits,
+                                         &unit_sum_.get()[at], kept_ids_.get() + at * HARVEST_ROOM, kept_values_.get() + at * HARVEST_ROOM);
+    kept_.get()[at] = kept;
+    if (kept) found_[row].fetch_add(kept, std::memory_order_relaxed);
+}
+
+// Flat rows first, which take fifty times as long as the others: what is left over at the end of the phase is short.
+int Step::sampled_row(int unit) const {
+    const int rows = batch_.rows;
+    if (rows > ORDERED_ROWS || static_cast<int>(found_.size()) < rows) return unit;
+    const auto of = [this](int row) { return harvested_[row] ? found_[row].load(std::memory_order_relaxed) : 0; };
+    for (int row = 0; row < rows; ++row) {
+        int before = 0;
+        for (int other = 0; other < rows; ++other) before += of(other) > of(row) || (of(other) == of(row) && other < row);
+        if (before == unit) return row;
+    }
+    return unit;
 }
 
 void Step::sample(int row, Thread &thread) {

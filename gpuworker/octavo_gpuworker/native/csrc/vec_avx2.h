@@ -112,6 +112,10 @@ inline void transpose16(const uint32_t *rows, int64_t row_stride, uint32_t *out,
         for (int i = 0; i < 16; ++i) out[j * stride + i] = rows[i * row_stride + j];
 }
 
+inline bool any_nan(V x) {
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q))) != 0;
+}
+
 // Whether one of 16 values is at least `least`.
 inline bool reaches(V x, float least) {
     const __m256 bound = _mm256_set1_ps(least);

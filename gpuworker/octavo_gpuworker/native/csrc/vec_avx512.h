@@ -55,6 +55,8 @@ inline V within(int index, int low, int high, V a, V b) {
     return {_mm512_mask_blend_ps(mask, b.v, a.v)};
 }
 
+inline bool any_nan(V a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q) != 0; }
+
 // Whether one of 16 values is at least `least`.
 inline bool reaches(V a, float least) { return _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(least), _CMP_GE_OQ) != 0; }
 
