@@ -123,6 +123,7 @@ def test_grpc_fields() -> None:
         ('"use_beam_search": true, "best_of": 4', 4, 1),
         ('"use_beam_search": true, "n": 2, "best_of": 4', 4, 2),
         ('"use_beam_search": false, "n": 2', 0, 2),
+        ('"use_beam_search": true, "n": 0', 0, 0),  # which is refused, as it is without beams
     ],
 )
 def test_http_names_are_vllm_s(body: str, width: int, n: int) -> None:
@@ -143,14 +144,14 @@ def test_best_of_alone_or_below_n_is_refused(body: str, field: str) -> None:
 
 
 def test_http_errors_name_the_field_that_was_sent(admission: Admission) -> None:
-    for given, named in (('"n": 40', "n"), ('"best_of": 40', "best_of")):
+    for given, named in (('"n": 40', "n"), ('"best_of": 40', "best_of"), ('"n": 0', "n")):
         body = decode_body(b'{"prompt": "a", "use_beam_search": true, %s}' % given.encode(), CompletionBody)
         (params,) = completion_params(body)
         with pytest.raises(InvalidRequest) as caught:
             admission.check(params, LIMITS)
             admission.check_sampling(params, LIMITS)
         rename_fields(caught.value, body)
-        assert caught.value.field == named and caught.value.message.startswith(f"{named}: 40")
+        assert caught.value.field == named and caught.value.message.startswith(f"{named}: {given.split()[1]} is")
     body = decode_body(b'{"prompt": "a", "early_stopping": true}', CompletionBody)
     with pytest.raises(InvalidRequest) as caught:
         admission.check_sampling(completion_params(body)[0], LIMITS)

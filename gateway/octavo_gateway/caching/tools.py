@@ -59,7 +59,7 @@ def _check_choice(params: RequestParams) -> None:
     choice = params.tool_choice
     if not is_forced(choice):
         if choice not in ("", *CHOICES):
-            named = "'function NAME' (over HTTP {\"type\": \"function\", \"function\": {\"name\": NAME}})"
+            named = '\'function NAME\' (over HTTP {"type": "function", "function": {"name": NAME}})'
             raise check.invalid("tool_choice", f"{choice[:80]!r} is none; use {', '.join(CHOICES)} or {named}")
         return
     if not params.tools:

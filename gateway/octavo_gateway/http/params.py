@@ -151,7 +151,7 @@ def _beam_width(body: GenerationBody) -> int | None:
                 field="best_of",
             )
         return None
-    n = body.n or 1
+    n = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of < n:
         raise InvalidRequest(f"best_of: {body.best_of} beams cannot give back n = {n}; use at least n", field="best_of")
     return n if body.best_of is None else body.best_of
@@ -181,7 +181,7 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         stop_token_ids=body.stop_token_ids or (),
         ignore_eos=bool(body.ignore_eos),
         include_stop_str=bool(body.include_stop_str_in_output),
-        n=body.n if width is None else body.n or 1,
+        n=1 if body.n is None and width is not None else body.n,
         beam_width=width or 0,
         length_penalty=body.length_penalty,
         early_stopping=body.early_stopping,
