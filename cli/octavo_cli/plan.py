@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,6 +19,10 @@ MODULES: dict[str, str] = {kind: f"octavo_{kind}" for kind in KINDS}
 ROLES = ("prefill", "decode", "both")
 STOP_ORDER: tuple[tuple[Kind, ...], ...] = (("gateway",), ("gpuworker", "kvstore"), ("scheduler",))
 """Who is drained first: the gateway ends the requests, then nobody needs the others."""
+
+
+LONGEST_SOCKET = 100
+"""Bytes of a unix socket's path, below the 107 of Linux and the 103 of macOS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +68,19 @@ def plan_cluster(
         return leases.prefer(key, value) if published else leases.free(key, "127.0.0.1")
 
     scheduler = address("scheduler.listen", manifest.scheduler.listen)
-    dial_scheduler = reachable(scheduler)
+    local = manifest.scheduler.local_listen or _local_address(run_dir)
+    dial_scheduler = local or reachable(scheduler)  # but a kvstore's peers learn its host from where it dials
     plans: list[ServicePlan] = []
 
     def add(kind: Kind, name: str, at: str, joined: Mapping[str, Any]) -> None:
         flags = (*passed, *to_flags({"deployment.run_dir": run_dir, **joined}))
         plans.append(ServicePlan(name, kind, modules[kind], reachable(at), flags))
 
-    add("scheduler", "scheduler", scheduler, {"scheduler.listen": scheduler})
+    add("scheduler", "scheduler", scheduler, {"scheduler.listen": scheduler, "scheduler.local_listen": local})
     kvstore = ""
     if manifest.cache.tiers:
         kvstore = address("kvstore.listen", manifest.kvstore.listen)
-        add("kvstore", "kvstore", kvstore, {"kvstore.listen": kvstore, "kvstore.scheduler": dial_scheduler})
+        add("kvstore", "kvstore", kvstore, {"kvstore.listen": kvstore, "kvstore.scheduler": reachable(scheduler)})
     for index in range(workers):
         listen = (
             address("gpuworker.listen", manifest.gpuworker.listen)
@@ -106,3 +112,18 @@ def plan_cluster(
         },
     )
     return plans
+
+
+def _local_address(run_dir: str) -> str:
+    """A socket in the run folder for the scheduler's messages. Empty: its path is too long, or the folder takes no socket."""
+    path = os.path.join(run_dir, "scheduler.sock")
+    probe = f"{path}.{os.getpid()}"
+    if len(os.fsencode(probe)) > LONGEST_SOCKET:
+        return ""
+    try:
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.bind(probe)
+        os.unlink(probe)
+    except OSError:
+        return ""
+    return f"unix:{path}"

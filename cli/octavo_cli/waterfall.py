@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,9 +83,15 @@ def draw(spans: Sequence[Span], console: Console) -> None:
         line.append(f" {(span.start_ns - begin_ns) / 1e6:>9.1f} ms  ")
         line.append(bar(span.start_ns - begin_ns, span.end_ns - begin_ns, total_ns, bar_width, block), style=colour)
         line.append(f" {(span.end_ns - span.start_ns) / 1e6:>9.1f} ms")
-        if notes := describe(span):
+        notes = describe(span)
+        beside = not console.is_terminal or len(line) + 2 + len(notes) <= width
+        if notes and beside:
             line.append(f"  {notes}", style="dim")
         console.print(line, soft_wrap=True)
+        if not beside:  # a terminal would break words, and begin lines where the names stand
+            indent = " " * (name_width + 2)
+            for part in textwrap.wrap(notes, max(20, width - len(indent)), break_on_hyphens=False):
+                console.print(Text(indent + part, style="dim"), soft_wrap=True)
 
 
 def ttft_line(ttft: Ttft) -> str:

@@ -20,6 +20,7 @@ MOST: Final[Mapping[str, float]] = {
 MOST_CHARS: Final = 4096
 """Of a text; no path or address is longer."""
 LISTEN: Final = ("scheduler.listen", "gpuworker.listen", "kvstore.listen", "gateway.grpc_listen")
+LISTEN_LOCAL: Final = ("scheduler.local_listen",)
 LISTEN_TCP: Final = ("gateway.http_listen",)
 LISTEN_IF_GIVEN: Final = (
     "scheduler.metrics_listen",
@@ -70,6 +71,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 def address_problem(key: str, value: str) -> str:
     """What is wrong with an address to listen on or to dial; empty when nothing is, or the key is for none."""
+    if key in LISTEN_LOCAL:
+        fits = not value or (value.startswith("unix:") and len(value) > len("unix:"))
+        return "" if fits else f"{value[:80]!r} is no address of this host alone; write unix:PATH"
     listens = key in LISTEN or key in LISTEN_TCP or key in LISTEN_IF_GIVEN
     if not listens and key not in DIAL and key not in DIAL_IF_GIVEN:
         return ""

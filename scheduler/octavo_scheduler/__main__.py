@@ -62,7 +62,7 @@ async def setup(host: Host) -> None:
             driver.flush_log()
 
     host.on_drain(drain)
-    bound = await host.listen(host.manifest.scheduler.listen)
+    bound = await host.listen(host.manifest.scheduler.listen, host.manifest.scheduler.local_listen)
     host.log.info("listening on %s, metrics %s", bound, host.urls.get("metrics", "off"))
     host.set_state("serving")
     # what lives now lives to the end: the collector need not walk it again

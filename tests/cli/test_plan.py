@@ -59,11 +59,26 @@ def test_services_find_each_other(leases: PortLeases, tmp_path: Path) -> None:
     assert list(plans) == ["scheduler", "kvstore", "gpuworker-0", "gpuworker-1", "gateway"]
     scheduler = plans["scheduler"].address
     worker, other = effective(plans["gpuworker-0"]), effective(plans["gpuworker-1"])
-    assert worker.gpuworker.scheduler == effective(plans["gateway"]).gateway.scheduler == scheduler
+    local = effective(plans["scheduler"]).scheduler.local_listen
+    assert worker.gpuworker.scheduler == effective(plans["gateway"]).gateway.scheduler == local
+    assert local == f"unix:{tmp_path}/scheduler.sock"
     assert effective(plans["kvstore"]).kvstore.scheduler == scheduler == effective(plans["scheduler"]).scheduler.listen
     assert worker.gpuworker.kvstore == plans["kvstore"].address
     assert worker.gpuworker.worker_id != other.gpuworker.worker_id and worker.engine.threads == 3
     assert len({item.address for item in plans.values()}) == 5
+
+
+def test_the_schedulers_socket_is_the_users_or_none_where_the_run_folder_takes_none(
+    leases: PortLeases, tmp_path: Path
+) -> None:
+    own = plan(leases, "--scheduler.local_listen", "unix:/run/octavo.sock")
+    assert effective(own["gateway"]).gateway.scheduler == "unix:/run/octavo.sock"
+    (deep := tmp_path / ("d" * 100)).mkdir()
+    for folder in (deep, tmp_path / "missing"):
+        plans = plan(leases, "--deployment.run_dir", str(folder))
+        assert effective(plans["scheduler"]).scheduler.local_listen == ""
+        assert effective(plans["gateway"]).gateway.scheduler == plans["scheduler"].address
+    assert list(deep.iterdir()) == []
 
 
 def test_cores_are_shared_by_workers_unless_given(leases: PortLeases) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import select
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from octavo.rpc.tracing import OpenSpan, format_traceparent, parse_traceparent, record_span, start_tracing
 from octavo.ttft import PARTS
+from octavo_cli.commands.trace import NARROW, requests_table
 from octavo_cli.jaeger import jaeger_json
 from octavo_cli.main import app
 from octavo_cli.requests_table import COLUMNS, row
@@ -21,6 +23,7 @@ from octavo_cli.spans import TraceTail, find_trace, read_spans
 from octavo_cli.trace_page import page
 from octavo_cli.ttft import ttft_of
 from octavo_cli.waterfall import ttft_line
+from rich.console import Console
 from typer.testing import CliRunner
 
 BASE_NS = 1_700_000_000 * 10**9
@@ -103,6 +106,19 @@ def test_the_slowest_come_first_and_a_tenant_is_a_filter(folder: Path) -> None:
     assert ids("--slowest", "9", "--tenant", "acme") == ["req-2", "req-3"]
     shown = octavo(folder, "--slowest", "1").stdout
     assert "req-2" in shown and "queue" in shown and "req-1" not in shown
+
+
+@pytest.mark.parametrize("width", [80, 100, 124, 125, 150])
+def test_a_terminal_of_any_width_has_every_figure_whole(folder: Path, width: int) -> None:
+    (request,) = [span for span in find_trace(read_spans(folder), "req-2") if span.name == "request"]
+    request.attributes["gen_ai.request.id"] = "ab" * 16
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(requests_table([request], width))
+    shown = console.export_text()
+    assert max(len(line) for line in shown.splitlines()) <= width
+    for said in ("abababa", "finished", "324.0", "60.0", "7 > 3", "queue 300.0 ms"):
+        assert said in shown
+    assert ("acme" in shown) == (width >= NARROW) == (request.trace_id[:12] in shown)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,19 @@ def test_the_drawing_is_plain_off_a_terminal() -> None:
     assert "error: worker lost" in next(line for line in lines if line.lstrip().startswith("decode"))
 
 
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_on_a_terminal_what_a_line_has_no_room_for_stands_below_it_in_whole_words(width: int) -> None:
+    said = {f"octavo.figure_{number}": number for number in range(30)}
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    draw([REQUEST, span("prefill", 110, 150, id="p", parent="r", attributes=said)], console)
+    lines = [line for line in out.getvalue().splitlines() if line.strip()]
+    assert max(len(line) for line in lines) <= width
+    at = next(i for i, line in enumerate(lines) if line.lstrip().startswith("prefill"))
+    assert "figure" not in lines[at] and all(line.startswith(" " * 9) for line in lines[at + 1 :])
+    assert " ".join(lines[at + 1 :]).split() == [f"figure_{number}={number}" for number in range(30)]
+
+
 def test_ttft_without_the_gateways_figure_is_the_prefills_end() -> None:
     bare = span("request", 100, 300, id="r")
     assert first_token_ms([bare, PREFILL], bare) == pytest.approx(50.0)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,21 @@ async def test_a_taken_port_is_refused_not_shared(tmp_path: Path) -> None:
         address = await first.listen("127.0.0.1:0")
         with pytest.raises(OctavoError, match="choose a free address"):
             await second.listen(address)
+
+
+async def test_one_server_answers_on_its_socket_too_and_a_dead_ones_file_is_no_hindrance(tmp_path: Path) -> None:
+    local = f"unix:{tmp_path}/own.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "own.sock"))
+    async with running_host("scheduler", tmp_path) as host:
+        address = await host.listen("127.0.0.1:0", local)
+        for dialled in (address, local):
+            async with open_channel(dialled) as channel:
+                await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=""))
+        assert host.urls["grpc"] == address
+    async with running_host("scheduler", tmp_path) as host:
+        with pytest.raises(OctavoError, match=r"cannot listen on unix:/nowhere/own\.sock"):
+            await host.listen("127.0.0.1:0", "unix:/nowhere/own.sock")
 
 
 async def test_a_second_server_offers_only_what_was_added_and_ends_with_the_first(tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def test_other_addresses() -> None:
     assert "can be dialled" in dial_problem("127.0.0.1:0")
     assert address_problem("kvstore.scheduler", "") == address_problem("scheduler.metrics_listen", "") == ""
     assert address_problem("gateway.scheduler", "") != ""
+    local = "scheduler.local_listen"
+    assert address_problem(local, "") == address_problem(local, "unix:/run/a.sock") == ""
+    assert all("write unix:PATH" in address_problem(local, said) for said in ("unix:", "127.0.0.1:0", "a.sock"))
     assert address_problem("model.ref", "nowhere") == ""
 
 

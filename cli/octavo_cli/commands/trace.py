@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,8 @@ from octavo_cli.waterfall import draw
 FOLLOW_POLL_S = 0.5
 TABLE_WIDTH = 150
 """Columns of a table that no terminal shows."""
+NARROW = 125
+"""A terminal of fewer columns has no room for every cell."""
 
 
 def trace(
@@ -89,10 +92,18 @@ def _table(spans: list[Span], count: int, tenant: str, export: str, as_json: boo
     if as_json:
         typer.echo(json.dumps([asdict(span) for span in listed]))
         return
-    table = Table(*(Column(name, no_wrap=True) for name in COLUMNS))
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    console.print(requests_table(listed, console.width))
+
+
+def requests_table(listed: Sequence[Span], width: int) -> Table:
+    """One row each. Below NARROW columns it leaves out trace and tenant; ids alone give way: a beginning finds them."""
+    shown = [name for name in COLUMNS if width >= NARROW or name not in ("trace", "tenant")]
+    table = Table(*(Column(name, no_wrap=name not in ("request", "trace"), overflow="ellipsis") for name in shown))
     for span in listed:
-        table.add_row(*row(span))
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
+        cells = dict(zip(COLUMNS, row(span), strict=True))
+        table.add_row(*(cells[name] for name in shown))
+    return table
 
 
 def _follow(folder: Path, tenant: str, as_json: bool) -> None:

@@ -129,15 +129,12 @@ class Host:
         if not self._ended.done():
             self._ended.set_result((code, message))
 
-    async def listen(self, address: str) -> str:
+    async def listen(self, address: str, local: str = "") -> str:
         """Binds and starts the gRPC server; port 0 takes a free one. Returns the bound address.
 
-        Raises OctavoError when the address is taken or malformed.
+        `local`: the same server for this host on another address; empty: none. Raises OctavoError when one is taken or malformed.
         """
-        try:
-            port = self.server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise OctavoError(f"{self.name} cannot listen on {address}: {error}; choose a free address") from error
+        port, *_ = [_bind(self.name, self.server, each) for each in (address, local) if each]
         names = (*self._services, "octavo.v1.AdminService", health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._services.append("octavo.v1.AdminService")
         reflection.enable_server_reflection(names, self.server)
@@ -154,10 +151,7 @@ class Host:
         """
         server = grpc.aio.server(options=SERVER_OPTIONS)
         register(server)
-        try:
-            port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise OctavoError(f"{self.name} cannot listen on {address}: {error}; choose a free address") from error
+        port = _bind(self.name, server, address)
         await server.start()
         self._beside.append(server)
         return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
@@ -192,6 +186,13 @@ class Host:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self.provider.shutdown)
+
+
+def _bind(name: str, server: grpc.aio.Server, address: str) -> int:
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OctavoError(f"{name} cannot listen on {address}: {error}; choose a free address") from error
 
 
 def server_options(name: str, max_body_bytes: int) -> list[tuple[str, int]]:

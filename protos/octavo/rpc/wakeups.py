@@ -53,9 +53,11 @@ def realtime_allowed() -> bool:
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
-    if not _run_realtime(0):
+    try:  # without SCHED_RESET_ON_FORK, which only CAP_SYS_NICE may take back
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    except PermissionError:
         return False
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     return True
 
 
