@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
-from octavo.client import AsyncClient, Completion
+from octavo.client import AsyncClient, Cancellation, Completion
 from octavo.errors import Cancelled, DeadlineExceeded, NoToolCall, OctavoError, Overloaded, UnknownRequest
 
 LOST_AFTER_S = 120.0
@@ -25,6 +25,8 @@ class Storm:
 
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    cancels: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds to the answer of a cancel, and whose it was; one that got none is told as wrong."""
     footprints: list[dict[str, tuple[float, int]]] = field(default_factory=list)
 
 
@@ -114,15 +116,25 @@ class Caller:
         stream = self._client.generate_stream(prompt, **options)
         reading = asyncio.create_task(stream.result())
         await asyncio.sleep(self._rng.uniform(0, 0.3))
-        said = await stream.cancel()
+        said = await self._timed(name, stream.cancel())
         return await self._end_of(reading, said.found, prompt, options)
 
     async def _cancelled_by_id(self, name: str) -> str:
         prompt, options = self._asked(name)
         asking = asyncio.create_task(self._client.generate(prompt, **options))
         await asyncio.sleep(self._rng.uniform(0, 0.3))
-        said = await self._client.cancel(name)
+        said = await self._timed(name, self._client.cancel(name))
         return await self._end_of(asking, said.found, prompt, options)
+
+    async def _timed(self, name: str, cancelling: Awaitable[Cancellation]) -> Cancellation:
+        began_s = asyncio.get_running_loop().time()
+        try:
+            return await cancelling
+        except OctavoError as error:
+            took_s = asyncio.get_running_loop().time() - began_s
+            raise AssertionError(f"no answer of its cancel in {took_s:.1f} s") from error
+        finally:
+            self._storm.cancels.append((asyncio.get_running_loop().time() - began_s, name))
 
     async def _end_of(
         self, asking: asyncio.Task[Completion], found: bool, prompt: list[int], options: dict[str, Any]

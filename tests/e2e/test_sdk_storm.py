@@ -24,7 +24,8 @@ async def under_way(cluster: Cluster) -> float:
 async def judged(cluster: Cluster, storm: Storm) -> None:
     for end, count in sorted(storm.ends.items()):
         print(f"{count:6} {end}")
-    assert not storm.wrong, "\n".join(storm.wrong[:20])
+    print("slowest cancels, s:", " ".join(f"{name} {took_s:.1f}" for took_s, name in sorted(storm.cancels)[-5:]))
+    assert not storm.wrong, "\n".join([*storm.wrong[:20], f"status: {await cluster.status()}"])
     await cluster.settle(60)  # fails on a leaked block
     assert await under_way(cluster) == 0
 

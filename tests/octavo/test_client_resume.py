@@ -33,7 +33,8 @@ async def test_resume_asks_for_what_is_missing(served: Any, script: Any) -> None
     assert len(served.gateway.acks) == 1
 
 
-async def test_several_choices_are_sent_again_and_cut(served: Any, script: Any) -> None:
+@pytest.mark.parametrize("options", [{"n": 2}, {"beam_width": 2}, {"beam_width": 4, "n": 2}])
+async def test_several_choices_are_sent_again_and_cut(served: Any, script: Any, options: dict[str, int]) -> None:
     first, second = script.answer(["éé", "bb", "cc"], index=0), script.answer(["x", "y"], index=1)
     finished = pb.Finished(choices=[first[-1].choices[0], second[-1].choices[0]])
     served.gateway.scripts = [
@@ -42,7 +43,7 @@ async def test_several_choices_are_sent_again_and_cut(served: Any, script: Any) 
         [first[0], *first[1:4], *second[1:3], finished],
     ]
     async with octavo.AsyncClient(served.address, retry=QUICK) as client:
-        done = await client.generate("x", n=2)
+        done = await client.generate("x", **options)
     assert [choice.text for choice in done.choices] == ["éébbcc", "xy"]
     assert [choice.token_ids for choice in done.choices] == [(101, 102, 103), (101, 102)]
     assert [request.from_byte for name, request, _m in served.gateway.calls if name == "Attach"] == [0, 0]

@@ -80,14 +80,14 @@ class AsyncClient:
         """As `generate`, chunk by chunk; the call begins with the first iteration."""
         _with_id(options)
         request = wire.generate_request(prompt, options)
-        return self._stream("generate", request, request.context, choices=max(1, request.options.n))
+        return self._stream("generate", request, request.context, choices=wire.choices_of(request.options))
 
     def chat_stream(self, messages: str | Sequence[MessageLike], **options: Unpack[RequestOptions]) -> AsyncStream:
         """As `chat`, chunk by chunk; the call begins with the first iteration."""
         _with_id(options)
         listed = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         request = wire.chat_request(listed, options)
-        return self._stream("chat", request, request.context, choices=max(1, request.options.n))
+        return self._stream("chat", request, request.context, choices=wire.choices_of(request.options))
 
     def attach(self, request_id: str = "", *, idempotency_key: str = "", from_byte: int = 0) -> AsyncStream:
         """Joins a live generation, or replays a finished one, from a byte offset of each choice's text."""

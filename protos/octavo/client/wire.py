@@ -122,6 +122,11 @@ def generate_request(prompt: Prompt, options: RequestOptions) -> pb.GenerateRequ
     return pb.GenerateRequest(context=context, token_ids=ids, sampling=sampling, options=rest)
 
 
+def choices_of(options: pb.Options) -> int:
+    """How many choices come back: of a beam search without `n` all its beams."""
+    return options.n or options.beam_width or 1
+
+
 def chat_request(messages: Sequence[MessageLike], options: RequestOptions) -> pb.ChatRequest:
     """The request for a conversation. Raises InvalidRequest naming the argument at fault."""
     context, sampling, rest = _parts(options)

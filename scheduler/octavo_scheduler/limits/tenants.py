@@ -135,8 +135,7 @@ class Tenants:
             return
         limits = self.limits_of(request.tenant)
         if self._limits:
-            said = sum(len(choice.output) for choice in request.choices)
-            taken = len(request.prompt) + said if request.work_done else 0
+            taken = len(request.prompt) + _said(request) if request.work_done else 0
             account.level = min(limits.burst, self.level(request.tenant, now_us) + request.charged_tokens - taken)
             account.at_us = now_us
         account.live -= 1
@@ -175,6 +174,13 @@ class Tenants:
 
 
 _NONE = TenantLimits()
+
+
+def _said(request: Request) -> int:
+    """Output tokens that were computed; of a beam search those of all its beams, though the best alone are told."""
+    if request.beams is not None:
+        return request.beams.width * request.beams.steps
+    return sum(len(choice.output) for choice in request.choices)
 
 
 def held_blocks(worker: Worker, tenant: str) -> int:

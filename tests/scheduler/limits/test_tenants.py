@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 
 import pytest
+from octavo_scheduler.beams.rule import BeamRule
+from octavo_scheduler.beams.search import BeamSearch
 from octavo_scheduler.events import WorkerJoined
 from octavo_scheduler.fleet import Worker
 from octavo_scheduler.limits.tenants import SWEEP_FIRST, Tenants, held_blocks
@@ -33,6 +35,17 @@ def test_a_bucket_is_charged_at_the_door_and_corrected_at_the_end() -> None:
     tenants.open(costly, 450, 2 * SECOND_US)
     tenants.close(costly, 2 * SECOND_US)
     assert tenants.level("paid", 2 * SECOND_US) == 0.0
+
+
+def test_a_beam_search_takes_the_tokens_of_all_its_beams() -> None:
+    """Not those of the best alone, which are all that its choices have said in the end."""
+    tenants = Tenants(LIMITS)
+    asked = request(output=10)
+    asked.beams = BeamSearch(BeamRule(1), 4)
+    asked.beams.steps = 12  # two more than the best hypothesis has
+    tenants.open(asked, 400, 0)
+    tenants.close(asked, 0)
+    assert tenants.level("paid", 0) == 500.0 - 50 - 4 * 12
 
 
 def test_a_request_without_work_is_given_back_whole_and_only_once() -> None:
