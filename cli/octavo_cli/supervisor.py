@@ -9,6 +9,7 @@ supervisor but what a kill -9 of it leaves, and that the next `octavo up` or `oc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -91,7 +92,7 @@ class Supervisor:
         Raises StartFailed, after everything is stopped, when a service died or did not serve before the cluster was
         ready.
         """
-        self._save()
+        write_state(self._run_dir, self.state)
         keepers = [asyncio.create_task(self._keep(plan), name=plan.name) for plan in self._plans]
         limit = asyncio.create_task(self._limit_start(ready_timeout_s))
         gate = asyncio.create_task(self._keep_gate())
@@ -214,7 +215,8 @@ class Supervisor:
     async def _drain(self, *, asked: bool) -> bool:
         """Stops every service, the gateway first. Returns whether none had to be killed."""
         if asked:
-            self._watcher.draining()
+            with contextlib.suppress(OSError):  # nobody hears it: the services are stopped all the same
+                self._watcher.draining()
         self.state = replace(self.state, ready=False, stopping=True)
         self._save()
         clean = True
@@ -255,4 +257,6 @@ class Supervisor:
         self._save()
 
     def _save(self) -> None:
-        write_state(self._run_dir, self.state)
+        """Writes the state where it can: on a full disk what is known of the cluster is late, and the cluster goes on."""
+        with contextlib.suppress(OSError):
+            write_state(self._run_dir, self.state)

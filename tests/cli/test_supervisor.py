@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,3 +92,23 @@ async def test_the_lines_of_a_gate_are_heard(tmp_path: Path) -> None:
     lines: list[str] = []
     code, last = await run_gate_process(["--release_gate.enabled", "false"], tmp_path, lines.append)
     assert code == 2 and "release_gate" in last and lines[-1] == last
+
+
+async def test_on_a_full_disk_every_service_is_stopped_all_the_same(tmp_path: Path, monkeypatch: Any) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    supervisor, heard = waiting_cluster(tmp_path, ready=True)
+    stopped: list[str] = []
+
+    async def stop(process: Any) -> bool:
+        stopped.append(process.plan.kind)
+        return True
+
+    heard.draining = full  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "write_state", full)
+    monkeypatch.setattr(supervisor, "_stop", stop)
+    kinds = ("scheduler", "gpuworker", "gateway", "kvstore")
+    supervisor._running = {kind: SimpleNamespace(plan=SimpleNamespace(kind=kind)) for kind in kinds}  # type: ignore[misc]
+    assert await supervisor._drain(asked=True)
+    assert stopped[0] == "gateway" and sorted(stopped) == sorted(kinds)
