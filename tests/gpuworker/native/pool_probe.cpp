@@ -21,9 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// Threads of this process that may not run where `allowed` says, or helpers with a home that have not one processor of those; a
-// helper sets itself right only when it goes on.
-int moved(const cpu_set_t &allowed, bool homes) {
+// Threads of this process that may not run where `allowed` says; a helper sets itself right only when it goes on.
+int moved(const cpu_set_t &allowed) {
     const auto limit = Clock::now() + std::chrono::seconds(10);
     int wrong = 1;
     while (wrong && Clock::now() < limit) {
@@ -31,15 +30,7 @@ int moved(const cpu_set_t &allowed, bool homes) {
         for (const auto &task : std::filesystem::directory_iterator("/proc/self/task")) {
             cpu_set_t now;
             const int id = std::stoi(task.path().filename());
-            if (sched_getaffinity(id, sizeof now, &now)) {
-                ++wrong;
-            } else if (homes && id != getpid()) {
-                cpu_set_t common;
-                CPU_AND(&common, &now, &allowed);
-                wrong += CPU_COUNT(&now) != 1 || CPU_COUNT(&common) != 1;
-            } else {
-                wrong += !CPU_EQUAL(&now, &allowed);
-            }
+            wrong += sched_getaffinity(id, sizeof now, &now) || !CPU_EQUAL(&now, &allowed);
         }
         if (wrong) usleep(1000);
     }
@@ -60,8 +51,7 @@ struct Counting : Job {
     void print(const ThreadPool &pool) {
         int wrong = 0;
         for (auto &count : done) wrong += count.load() != runs;
-        std::printf("{\"lent\": %d, \"wrong\": %d, \"moved\": %d, \"homes\": %d}\n", static_cast<int>(pool.lent()), wrong,
-                    moved(allowed, pool.homes()), pool.homes());
+        std::printf("{\"lent\": %d, \"wrong\": %d, \"moved\": %d}\n", static_cast<int>(pool.lent()), wrong, moved(allowed));
     }
     std::vector<std::atomic<int>> done;
     cpu_set_t allowed;
@@ -102,43 +92,21 @@ bool forbid_moving() {
     return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-// The first `count` processors that this process may use, for it and for what it starts.
-bool narrow(int count) {
-    cpu_set_t had, now;
-    CPU_ZERO(&now);
-    if (sched_getaffinity(0, sizeof had, &had)) return false;
-    for (int at = 0; at < CPU_SETSIZE && CPU_COUNT(&now) < count; ++at)
-        if (CPU_ISSET(at, &had)) CPU_SET(at, &now);
-    return CPU_COUNT(&now) == count && !sched_setaffinity(0, sizeof now, &now);
-}
+}  // namespace
 
-int drive_stuck(bool homes) {
-    ThreadPool pool(2, 2, homes);
-    Stuck job;
-    job.pool = &pool;
-    for (; job.runs < 20; ++job.runs) pool.run(job);
-    job.print(pool);
-    return 0;
-}
-
-int drive_uneven(int threads) {
-    ThreadPool pool(threads, 30);
+int main(int count, char **words) {
+    if (count > 1 && std::strcmp(words[1], "stuck") == 0) {
+        ThreadPool pool(2, 2);
+        Stuck job;
+        job.pool = &pool;
+        for (; job.runs < 20; ++job.runs) pool.run(job);
+        job.print(pool);
+        return 0;
+    }
+    if (count > 1 && std::strcmp(words[1], "refused") == 0 && !forbid_moving()) return 77;
+    ThreadPool pool(3, 30);
     Uneven job;
     for (; job.runs < 60; ++job.runs) pool.run(job);
     job.print(pool);
     return 0;
-}
-
-}  // namespace
-
-int main(int count, char **words) {
-    const std::string which = count > 1 ? words[1] : "";
-    if (which == "stuck") return drive_stuck(false);
-    if (which == "uneven") return drive_uneven(3);
-    if (which == "refused") return forbid_moving() ? drive_uneven(3) : 77;
-    if (!narrow(2)) return 77;
-    if (which == "stuck at home") return drive_stuck(true);
-    if (which == "uneven at home") return drive_uneven(2);
-    if (which == "refused at home") return forbid_moving() ? drive_uneven(2) : 77;
-    return 1;
 }

@@ -36,9 +36,8 @@ inline uint32_t *count_of(std::atomic<uint64_t> &left) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, int max_phases, bool homes)
+ThreadPool::ThreadPool(int threads, int max_phases)
     : phases_(max_phases), spans_(static_cast<size_t>(max_phases) * threads), seats_(threads) {
-    if (homes) assign_homes();
     try {
         for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
     } catch (const std::system_error &failure) {
@@ -80,34 +79,7 @@ void ThreadPool::run(Job &job) {
     generation_.store(next);
     if (parked_.load() > 0) syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
     sit_down(seats_[0]);
-    cpu_set_t had;  // the caller's own, since what it starts between two runs may run anywhere
-    const bool at_home = !sched_getaffinity(0, sizeof had, &had) && go_home(seats_[0], had);
     take_part(job, generation, 0);
-    if (at_home) sched_setaffinity(0, sizeof had, &had);
-}
-
-// With as many threads as processors each has one of its own. Left to the kernel, a thread that was woken or put aside while a message
-// was handled stays queued behind another of the pool for up to a tick (4 ms), beside a processor that is idle meanwhile: it counts as hot there
-// (task_hot), and who has just become idle does not look for work (newidle_balance).
-void ThreadPool::assign_homes() {
-    cpu_set_t allowed;
-    const int threads = static_cast<int>(seats_.size());
-    if (threads == 1 || sched_getaffinity(0, sizeof allowed, &allowed) || CPU_COUNT(&allowed) != threads) return;
-    int processor = 0;
-    for (Seat &seat : seats_) {
-        while (!CPU_ISSET(processor, &allowed)) ++processor;
-        seat.home.store(processor++, std::memory_order_relaxed);
-    }
-}
-
-// The calling thread to the processor of its seat, if that has one, and `may` allows it.
-bool ThreadPool::go_home(Seat &seat, const cpu_set_t &may) {
-    const int home = seat.home.load(std::memory_order_relaxed);
-    if (home < 0 || !CPU_ISSET(home, &may)) return false;
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET(home, &only);
-    return !sched_setaffinity(0, sizeof only, &only);
 }
 
 void ThreadPool::sit_down(Seat &seat) {
@@ -199,8 +171,7 @@ bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, int t
         // A later generation may have the same count and put this thread to sleep: the end of its phase wakes it all the same.
         sleep_on(phase, left, &BETWEEN_LOOKS);
     }
-    if (helped && seats_[thread].home.load(std::memory_order_relaxed) < 0)
-        sched_setaffinity(0, sizeof(cpu_set_t), &seats_[thread].allowed);
+    if (helped) sched_setaffinity(0, sizeof(cpu_set_t), &seats_[thread].allowed);
     return of_this_step;
 }
 
@@ -222,11 +193,9 @@ bool ThreadPool::lend(uint64_t tag, int thread, bool again) {
     bool taken = false;
     if (again || !sched_getaffinity(0, sizeof allowed, &allowed))
         for (Seat &other : seats_) {
-            if (other.unit.load() != tag || !put_aside(other)) continue;
-            const bool homes = seats_[thread].home.load() >= 0 && other.home.load() >= 0;
-            taken = homes ? swap_homes(seats_[thread], other) : take_here(other, processor);
+            taken = other.unit.load() == tag && put_aside(other) && take_here(other, processor);
             if (taken) {
-                if (!homes) leave(processor, other.processor.load(std::memory_order_relaxed), allowed);
+                leave(processor, other.processor.load(std::memory_order_relaxed), allowed);
                 break;
             }
         }
@@ -257,25 +226,6 @@ bool ThreadPool::take_here(Seat &other, int processor) {
     return true;
 }
 
-// The same where each has a processor of its own: they change places for good.
-bool ThreadPool::swap_homes(Seat &mine, Seat &other) {
-    const int here = mine.home.load(), there = other.home.load();
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(here, &one);
-    if (sched_setaffinity(other.id.load(std::memory_order_relaxed), sizeof one, &one)) {
-        refused_.store(true, std::memory_order_relaxed);
-        return false;
-    }
-    other.home.store(here);
-    mine.home.store(there);
-    lent_.fetch_add(1, std::memory_order_relaxed);
-    CPU_ZERO(&one);
-    CPU_SET(there, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    return true;
-}
-
 // Off `processor`, to `wanted` if this thread may run there, else to any other; where there is none the other thread needs a pause.
 void ThreadPool::leave(int processor, int wanted, cpu_set_t others) {
     CPU_CLR(processor, &others);
@@ -287,10 +237,7 @@ void ThreadPool::leave(int processor, int wanted, cpu_set_t others) {
 }
 
 void ThreadPool::serve(int thread) {
-    Seat &seat = seats_[thread];
-    sit_down(seat);
-    cpu_set_t may;
-    if (!sched_getaffinity(0, sizeof may, &may)) go_home(seat, may);
+    sit_down(seats_[thread]);
     uint32_t seen = 0;
     while (true) {
         for (int spins = 0; spins < SPINS_AFTER_STEP && generation_.load(std::memory_order_acquire) == seen; ++spins)

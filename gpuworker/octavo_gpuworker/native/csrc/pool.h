@@ -38,16 +38,14 @@ struct Job {
 
 class ThreadPool {
   public:
-    // `threads` includes the caller of run(). `homes`: each gets a processor of its own, if there are as many as threads.
-    ThreadPool(int threads, int max_phases, bool homes = true);
+    // `threads` includes the caller of run().
+    ThreadPool(int threads, int max_phases);
     ~ThreadPool();
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;
     // Runs all phases in order; returns when the last one is done. One caller at a time.
     void run(Job &job);
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
-    // Whether each thread has a processor of its own: the caller within run(), the others always.
-    bool homes() const { return seats_[0].home.load() >= 0; }
     // How often a waiting thread has given its processor to one that was put aside within a unit.
     uint64_t lent() const { return lent_.load(std::memory_order_relaxed); }
 
@@ -64,14 +62,10 @@ class ThreadPool {
         std::atomic<clockid_t> clock{CLOCK_MONOTONIC};  // the processor time that it has had
         std::atomic<uint64_t> unit{0};    // generation << 40 | phase << 20 | 1; 0: none
         std::atomic<int> processor{-1};   // where it began that
-        std::atomic<int> home{-1};        // the processor that is its own; -1: it runs anywhere
         cpu_set_t allowed;                // where it may run, from when it helps to when it goes on
     };
 
     void stop();
-    void assign_homes();
-    static bool go_home(Seat &seat, const cpu_set_t &may);
-    bool swap_homes(Seat &mine, Seat &other);
     void serve(int thread);
     void take_part(Job &job, uint64_t generation, int thread);
     int claim(int index, uint64_t generation, int thread);
