@@ -13,6 +13,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
+def printed_by(program: str) -> list[str]:
+    """The lines of a program that has a process of its own."""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.split("\n")
+
+
 def in_a_thread(work: object) -> list[object]:
     """Runs `work` in a thread of its own, so that this process's threads stay as they are."""
     said: list[object] = []
@@ -64,8 +70,7 @@ def test_the_thread_of_grpcs_completion_queue_takes_the_slice_and_a_compute_thre
         "    print(queue, found[compute.name] == before_ns)\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\n")[0] == "[300000] True"
+    assert printed_by(program)[0] == "[300000] True"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nice values of threads are Linux's")
@@ -87,8 +92,7 @@ def test_compute_threads_yield_to_messages_and_nobody_else_does() -> None:
         "    del server\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\n")[:3] == ["0 0", "True 3", "{0} True"]
+    assert printed_by(program)[:3] == ["0 0", "True 3", "{0} True"]
 
 
 @pytest.mark.skipif(not wakeups.known_here(), reason="this system's threads state no slice")
@@ -130,8 +134,7 @@ def test_message_threads_run_as_real_time_where_they_may_and_what_they_start_doe
         "    del server\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\n")[:3] == ["True", "True True", "True 0"]
+    assert printed_by(program)[:3] == ["True", "True True", "True 0"]
 
 
 def test_a_system_that_refuses_leaves_everything_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
