@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
-
-from octavo.rpc.wakeups import SWITCH_INTERVAL_S
 
 from octavo_gpuworker.engine import Engine, LoadedBlock
 from octavo_gpuworker.orders import Order, Report, TransferDone
@@ -40,7 +37,6 @@ class StepLoop:
         self.last_progress_s = time.monotonic()
 
     def start(self) -> None:
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._thread.start()
 
     @property
