@@ -66,7 +66,7 @@ def charge(
         if sequence not in prefilled:
             sequence.cost.decode_us += weight * scale
             for account in sequence.accounts:
-                account.virtual_us += weight * predicted * account.per_us
+                account.charge(weight * predicted)
         elif sequence.choice.residencies > 1:
             sequence.cost.recompute_us += weight * scale
         else:

@@ -143,7 +143,7 @@ def _refusal(cell: Cell, event: Submitted, slo: SloClass | None, privileged: boo
     pool = slo.pool if slo is not None else ""
     prompt, choices = len(event.prompt), len(event.choices)
     if choices > 1 or prompt + event.max_tokens - 1 > fleet.most_positions(pool):  # else some worker has room for it
-        never = never_fits(cell, prompt, event.max_tokens, choices, pool, event.beams is not None)
+        never = never_fits(cell, prompt, event.max_tokens, choices, event.beams is not None, pool=pool)
         if never:
             return Outcome("rejected", "rejected-never-fits", never)
     unpinned = pin_refusal(cell, event) if event.cache.pin else ""
@@ -177,7 +177,7 @@ def _invalid(cell: Cell, event: Submitted, slo: SloClass | None) -> str:
 
 
 def never_fits(
-    cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, pool: str = "", beams: bool = False
+    cell: Cell, prompt_tokens: int, max_tokens: int, choices: int, beams: bool = False, *, pool: str = ""
 ) -> str:
     """Why a request of this size can run on no worker of its pool; empty when it can, or when there is none."""
     shapes = cell.fleet.shapes(pool)

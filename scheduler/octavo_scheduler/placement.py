@@ -70,8 +70,7 @@ def best_plan(cell: Cell, request: Request, workers: list[Worker] | None = None)
     if len(group) > 1:
         group = next_group(group)
     if request.sized_for != cell.fleet.version:
-        beams = request.beams is not None
-        never = lifecycle.never_fits(cell, len(request.prompt), request.max_tokens, len(group), request.pool, beams)
+        never = lifecycle.never_fits(cell, *size_of(request, len(group)), pool=request.pool)
         if never:
             lifecycle.decide(cell, request, Outcome("rejected", "rejected-never-fits", never))
             return None

@@ -84,10 +84,8 @@ class BeamSearch:
             elif place < self.width:
                 self._end(candidate, outputs[candidate.parent], candidate.sum_logprob / norm, stops=stops)
         going = going[: self.width]
-        if not going or self._decided(going[0].sum_logprob / norm):
-            self.rows.clear()
-            return []
-        moves = self._place(going)
+        over = not going or self._decided(going[0].sum_logprob / norm)
+        moves = [] if over else self._place(going)
         self.rows.clear()
         return moves
 
