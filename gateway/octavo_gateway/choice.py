@@ -133,6 +133,10 @@ class ChoiceOutput:
         ids.append(token_id)
         return True
 
+    def was_plain(self, at: int) -> bool:
+        """Token `at` was taken as a plain one, and nobody has looked since: its text is the one in `texts`."""
+        return at >= len(self._pieces)
+
     def _make_up(self) -> None:
         """What is kept of tokens that were taken as plain ones."""
         done = len(self._pieces)
@@ -245,7 +249,7 @@ class ChoiceReader:
         """Puts plain new tokens (no logprobs, no end) into the columns as a delta of `call`. True: `pull` has more."""
         choice = self._choice
         first, last = self._tokens, len(choice.ids)
-        if last - first == 1 and choice.plain and self._byte_end >= 0:
+        if last - first == 1 and choice.plain and self._byte_end >= 0 and choice.was_plain(first):
             token_id = choice.ids[first]
             known = choice.texts[token_id]
             if known is not None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from octavo.errors import DeadlineExceeded, InternalError, InvalidRequest, OctavoError, Overloaded
+from octavo.rpc.flag import Flag
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway import inference_wire as wire
@@ -44,7 +45,7 @@ class Session:
         self._highest = 0
         self._marked: deque[_Call] = deque()
         self._said: list[pb.CallEvent] = []
-        self._new = asyncio.Event()
+        self._new = Flag()
         self._written = asyncio.Event()
         self._ending = False
         self._broken: Exception | None = None
@@ -279,7 +280,7 @@ class _Call:
 
     __slots__ = ("_marked", "_new", "generation", "marked", "number", "task", "timer")
 
-    def __init__(self, number: int, marked: deque[_Call], new: asyncio.Event) -> None:
+    def __init__(self, number: int, marked: deque[_Call], new: Flag) -> None:
         self._marked = marked  # the session's, in turn
         self._new = new
         self.number = number
