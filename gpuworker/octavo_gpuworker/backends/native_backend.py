@@ -127,6 +127,13 @@ class NativeBackend:
         pool = NativePool(array, size, None if shape is None else shape._replace(layers=layers))
         return NativeBackend(self.model.beginning(layers, array), pool, fingerprint=bytes(32), limits=self._limits)
 
+    def ring_at_start(self, bell: int) -> bool:
+        self.model.ring_at_start(bell)
+        return bell != 0
+
+    def touch(self, first: int, count: int) -> None:
+        self.model.touch(first, count)
+
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 
