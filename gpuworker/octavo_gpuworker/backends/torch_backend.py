@@ -134,6 +134,13 @@ class TorchBackend:
     def limits(self) -> Limits:
         return torch_limits(self.decoder, self.pool)
 
+    @property
+    def repeats(self) -> bool:
+        return False
+
+    def again(self, launched: Any) -> Any:
+        raise NotImplementedError("torch's steps are launched one by one")
+
     def ring_at_start(self, bell: int) -> bool:
         return False
 

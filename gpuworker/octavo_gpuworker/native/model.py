@@ -154,7 +154,13 @@ class NativeModel:
 
         StepError: a field of the step is wrong (nothing was touched), or memory for it could not be had.
         """
-        batch = arrays.struct(tokens=tokens, sequences=sequences, rows=rows)
+        self._run(arrays.struct(tokens=tokens, sequences=sequences, rows=rows))
+
+    def step_again(self, arrays: StepArrays) -> None:
+        """A step of the same sizes as the last one over `arrays`, of which no array was replaced since. Raises as `step`."""
+        self._run(arrays.prepared)
+
+    def _run(self, batch: abi.Batch) -> None:
         batch.bell, self._bell = self._bell, 0
         if self._library.octavo_step(self._open(), batch, self._error, abi.ERROR_BYTES):
             if batch.bell:
