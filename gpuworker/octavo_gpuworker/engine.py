@@ -87,6 +87,7 @@ class Engine:
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
         abort_transfer: Callable[[int], None] = lambda xfer_id: None,
+        merge_ns: int | None = None,
     ) -> None:
         self.backend = backend
         self.pool = backend.pool
@@ -106,7 +107,7 @@ class Engine:
         self._ended: dict[int, int] = {}  # xfer_id -> ok_blocks, for an Admit that comes later
         self._applied = 0  # orders of this epoch
         self._inbox: deque[Order | LoadedBlock | TransferDone] = deque()
-        self._reporter = Reporter()
+        self._reporter = Reporter(merge_ns)
         self._failures = 0  # allocations that failed one after the other
         self._relief: StepBudget | None = None
         self._blends = BlendQueue(backend)

@@ -52,9 +52,15 @@ class PipelinedEngine(Engine):
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
         abort_transfer: Callable[[int], None] = lambda xfer_id: None,
+        merge_ns: int | None = None,
     ) -> None:
         super().__init__(
-            backend, budget=budget, start_transfer=start_transfer, on_end=on_end, abort_transfer=abort_transfer
+            backend,
+            budget=budget,
+            start_transfer=start_transfer,
+            on_end=on_end,
+            abort_transfer=abort_transfer,
+            merge_ns=merge_ns,
         )
         self._flight: _Flight | None = None  # launched and not read
         self._next: _Flight | None = None  # launched behind it; only while that one lands

@@ -118,6 +118,7 @@ class Worker:
             start_transfer=self._start_transfer,
             on_end=self._ended,
             abort_transfer=self._abort_transfer,
+            merge_ns=round(manifest.gpuworker.merge_reports_ms * 1e6),
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self._bell = Bell(self._loop, lambda: self.link.collect())
