@@ -98,6 +98,7 @@ class Step : public Job {
     };
     struct Thread {
         Buffer<float> tile, scratch;
+        Buffer<int32_t> found;  // how many candidates it has left of each row; an atomic of all threads would wait for the logits to be written
         ActivationBuffer normed;
         int normed_phase = -1;
     };
@@ -132,7 +133,7 @@ class Step : public Job {
     void down(int layer, int unit, Thread &);
     void plan_sampling();
     void head(int phase, int unit, Thread &);
-    void leave_logits(int64_t row, int64_t item, const float *values, int64_t count);
+    void leave_logits(int64_t row, int64_t item, const float *values, int64_t count, Thread &);
     int sampled_row(int unit) const;
     void sample(int row, Thread &);
 
@@ -155,8 +156,8 @@ class Step : public Job {
     int64_t finished_capacity_ = 0;
     std::vector<bool> plain_;  // rows that need only their largest logit
     std::vector<bool> harvested_;  // rows of which the head takes what the sampler needs
-    std::vector<std::atomic<float>> seen_;  // the largest logit of a row so far
-    std::vector<std::atomic<int>> found_;   // how many candidates the head has left of a row
+    bool any_harvested_ = false;
+    std::vector<std::atomic<float>> seen_;  // the largest logit of a row so far, or a little less
     Buffer<float> x_, sampled_x_, cos_, sin_, part_out_, part_best_, part_total_, logits_, best_, unit_sum_, kept_values_;
     Buffer<int32_t> kept_, kept_ids_;
     Buffer<int64_t> best_at_;
