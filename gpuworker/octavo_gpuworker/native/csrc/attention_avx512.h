@@ -6,22 +6,6 @@
 
 namespace ISA {
 
-// Element i of the result is the sum of the lanes of a[i].
-inline __m512 sums_of(const __m512 a[16]) {
-    __m512 t[8], u[4];
-    each<8>([&](auto i) OCTAVO_INLINE {
-        t[i] = _mm512_add_ps(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
-    });
-    each<4>([&](auto i) OCTAVO_INLINE {
-        const __m512d x = _mm512_castps_pd(t[2 * i]), y = _mm512_castps_pd(t[2 * i + 1]);
-        u[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-    });
-    const auto lanes = [](__m512 x, __m512 y) OCTAVO_INLINE {
-        return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
-    };
-    return lanes(lanes(u[0], u[1]), lanes(u[2], u[3]));
-}
-
 inline __m512bh halves_at(const uint16_t *p) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p)); }
 
 constexpr float CODE_MOST = 32767.0f;  // of a query's or weight's 16 bits; 64 keys of it times 127 stay below 2^31

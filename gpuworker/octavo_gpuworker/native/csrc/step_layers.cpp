@@ -145,9 +145,11 @@ void Step::add_product(const Activations &x, const OctavoMatrix &w, const Tile &
     float *out = thread.tile.get();
     kernels_.product(config_.format, x, tile.row, tile.rows, w, tile.item, 1, out, PANEL);
     const int64_t column = tile.item * PANEL, count = std::min<int64_t>(PANEL, config_.d_model - column);
-    for (int64_t r = 0; r < tile.rows; ++r)
-        kernels_.add(residual + (tile.row + r) * config_.d_model + column, out + r * PANEL, w.bias ? w.bias + column : nullptr,
-                     count);
+    for (int64_t r = 0; r < tile.rows; ++r) {
+        float *at = residual + (tile.row + r) * config_.d_model + column;
+        for (int64_t line = 0; line < PANEL; line += 16) __builtin_prefetch(at + ROWS_AHEAD * config_.d_model + line, 1, 3);
+        kernels_.add(at, out + r * PANEL, w.bias ? w.bias + column : nullptr, count);
+    }
 }
 
 void Step::gate_up(int phase, int layer, int unit, Thread &thread) {
