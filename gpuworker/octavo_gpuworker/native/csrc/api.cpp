@@ -27,8 +27,8 @@ int64_t attend_few_scratch(int tokens, int group, int wide) {
 
 int64_t attend_many_scratch(int tokens, int group, int wide) {
     const int64_t rows = static_cast<int64_t>(tokens) * group;
-    // scores, partial and whole sums, best and total in floats; then weights, queries, keys, values and rows in halves.
-    return rows * 64 + 2 * rows * wide + 2 * rows + wide + (rows * 64 + rows * wide + 3LL * 64 * wide) / 2 + 64;
+    // scores, partial and whole sums, best, total and keep in floats; then weights, queries, keys, values and rows in halves.
+    return rows * 64 + 2 * rows * wide + 3 * (rows + 15) + wide + (rows * 64 + rows * wide + 3LL * 64 * wide) / 2 + 64;
 }
 
 }  // namespace octavo
