@@ -406,9 +406,9 @@ class OctavoGateway:
         """Observer of live requests: the first token came, seconds after the request was received."""
         self._metrics.first_token(seconds)
 
-    def token_gap(self, seconds: float, tokens: int) -> None:
-        """Observer of live requests: `tokens` more after `seconds`."""
-        self._metrics.token_gap(seconds, tokens)
+    def token_gaps(self, seconds: float, arrivals: int) -> None:
+        """Observer of live requests: tokens came so many times, each after `seconds` per token."""
+        self._metrics.token_gaps(seconds, arrivals)
 
     def ended(self, live: LiveRequest) -> None:
         """Observer of live requests: one came to its terminal. Its names are free again, an Ack may still come."""
