@@ -15,7 +15,7 @@ from octavo_gateway.admission import TextRules
 from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.detokenizer import Detokenizer
 from octavo_gateway.growing_call import CallPart
-from octavo_gateway.requests import Delta, FinishWord, TokenLogprob, ToolCall, ToolCallPart
+from octavo_gateway.requests import BeamScore, Delta, FinishWord, TokenLogprob, ToolCall, ToolCallPart
 from octavo_gateway.stops import StopMatcher
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.tool_calls import Call, ToolText, call_id
@@ -53,8 +53,8 @@ class ChoiceOutput:
         "_matcher",
         "_rules",
         "_split",
+        "beam",
         "call_parts",
-        "cumulative_logprob",
         "ends",
         "finish_reason",
         "head",
@@ -62,7 +62,6 @@ class ChoiceOutput:
         "index",
         "logprobs",
         "pieces",
-        "score",
         "stop_hit",
         "tail",
         "tool_calls",
@@ -79,8 +78,7 @@ class ChoiceOutput:
         self.tail = ""
         self.finish_reason: FinishWord | None = None
         self.stop_hit = ""
-        self.score: float | None = None  # of a beam, as is the next
-        self.cumulative_logprob: float | None = None
+        self.beam: BeamScore | None = None
         self.tool_calls: list[Call] = []
         self.call_parts: list[tuple[int, CallPart]] = []
         self._split = ToolText(rules.tools) if rules.tools else None
@@ -217,6 +215,7 @@ class ChoiceReader:
             stop_hit=choice.stop_hit if self.ended else "",
             tool_calls=named_calls(self._request_id, choice) if self.ended else (),
             call_parts=self._new_parts(last + self.ended),
+            beam=choice.beam if self.ended else None,
         )
 
     def _new_parts(self, known: int) -> list[ToolCallPart]:

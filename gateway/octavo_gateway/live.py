@@ -18,7 +18,7 @@ from octavo.errors import Cancelled, InternalError, NoToolCall, OctavoError, fro
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
 from octavo_gateway.request_state import load_state
-from octavo_gateway.requests import Cost, Wakeup
+from octavo_gateway.requests import BeamScore, Cost, Wakeup
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.ttft import Measured, TtftParts, decompose
 
@@ -220,7 +220,7 @@ class LiveRequest:
     def on_beam(self, index: int, score: float, cumulative_logprob: float) -> None:
         """What a beam that came back counts."""
         if index < len(self.choices):
-            self.choices[index].score, self.choices[index].cumulative_logprob = score, cumulative_logprob
+            self.choices[index].beam = BeamScore(score, cumulative_logprob)
 
     def on_finished(
         self,

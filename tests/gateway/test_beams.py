@@ -10,6 +10,7 @@ from octavo.packing import unpack_u32
 from octavo.v1 import inference_pb2 as pb
 from octavo_gateway.admission import Admission, Limits
 from octavo_gateway.beams import MAX_WIDTH, Beams
+from octavo_gateway.choice import ChoiceReader
 from octavo_gateway.http.bodies import ChatBody, CompletionBody, decode_body
 from octavo_gateway.http.params import chat_params, completion_params, rename_fields
 from octavo_gateway.inference_wire import generate_params
@@ -97,8 +98,24 @@ async def test_the_submit_has_a_choice_for_each_beam_and_rows_that_suffice(admis
 
     ended = pb_event(index=1, reason="length", tokens=5, score=-1.5, cumulative_logprob=-7.5)
     apply_event(live, ended, "choice_finished", 0.0)
-    assert (live.choices[1].score, live.choices[1].cumulative_logprob) == (-1.5, -7.5)
-    assert live.choices[0].score is None
+    assert live.choices[1].beam == (-1.5, -7.5) and live.choices[0].beam is None
+
+
+async def test_the_score_comes_with_the_delta_that_ends_the_choice(admission: Admission) -> None:
+    """Also of a beam whose text a stop string has cut before its end was told."""
+    admitted = admit(admission, asked(n=2, beam_width=2, stop=["a"]))
+    live = LiveRequest("w", "default", admission.tokenizer, _Nobody(), _Nobody(), lambda: 0.0, admitted)
+    words = admission.tokenizer.encode("ba" * 5000), admission.tokenizer.encode(" ok" * 5000)
+    for index, ids in enumerate(words):
+        live.on_tokens(index, 0, ids, ())
+        ended = pb_event(index=index, reason="length", tokens=len(ids), score=-1.0 - index, cumulative_logprob=-7.5)
+        apply_event(live, ended, "choice_finished", 0.0)
+    for index, choice in enumerate(live.choices):
+        reader, deltas = ChoiceReader(choice, admission.tokenizer), []
+        while (delta := reader.pull()) is not None:
+            deltas.append(delta)
+        assert [delta.beam for delta in deltas if delta.finish_reason is None] == [None] * (len(deltas) - 1)
+        assert deltas[-1].beam == (-1.0 - index, -7.5) and (len(deltas) > 1) == bool(index)
 
 
 def pb_event(**given: Any) -> Any:
