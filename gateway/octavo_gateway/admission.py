@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from blake3 import blake3
-from octavo.errors import UnknownModel
+from octavo.errors import FieldName, UnknownModel
 from octavo.keys import choice_seed, extend_keys, namespace_root, namespace_tag
 from octavo.packing import pack_keys
 
@@ -233,7 +233,8 @@ class Admission:
             raise too_long(prompt_field, len(prompt_ids), limits)
         max_tokens = self._max_tokens(params, len(prompt_ids), limits)
         if params.min_tokens > max_tokens:
-            raise check.invalid("min_tokens", f"{params.min_tokens} is more than max_tokens ({max_tokens}); lower it")
+            problem = f"{params.min_tokens} is more than "
+            raise check.invalid("min_tokens", problem, FieldName("max_tokens"), f" ({max_tokens}); lower it")
         beams = check_beams(params, limits)
         sampling = self._sampling(params if beams is None else without_draws(params), limits)
         seed = self._seed(params)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.errors import Cancelled, InternalError, NoToolCall, OctavoError, from_outcome
+from octavo.errors import Cancelled, FieldName, InternalError, NoToolCall, OctavoError, from_outcome
 
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
@@ -259,12 +259,12 @@ class LiveRequest:
             if choice.tool_calls:
                 continue
             if choice.finish_reason == "length":
-                return NoToolCall(
-                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise max_tokens"
+                problem = (
+                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise "
                 )
-            return NoToolCall(
-                f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use tool_choice auto"
-            )
+                return NoToolCall((problem, FieldName("max_tokens")))
+            problem = f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use "
+            return NoToolCall((problem, FieldName("tool_choice"), " auto"))
         return None
 
     def cancel(self, reason: str) -> None:

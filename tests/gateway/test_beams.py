@@ -12,7 +12,8 @@ from octavo_gateway.admission import Admission, Limits
 from octavo_gateway.beams import MAX_WIDTH, Beams
 from octavo_gateway.choice import ChoiceReader
 from octavo_gateway.http.bodies import ChatBody, CompletionBody, decode_body
-from octavo_gateway.http.params import chat_params, completion_params, rename_fields
+from octavo_gateway.http.names import in_clients_words
+from octavo_gateway.http.params import chat_params, completion_params
 from octavo_gateway.inference_wire import generate_params
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.request_state import dump_state, load_state
@@ -167,10 +168,9 @@ def test_http_errors_name_the_field_that_was_sent(admission: Admission) -> None:
         with pytest.raises(InvalidRequest) as caught:
             admission.check(params, LIMITS)
             admission.check_sampling(params, LIMITS)
-        rename_fields(caught.value, body)
-        assert caught.value.field == named and caught.value.message.startswith(f"{named}: {given.split()[1]} is")
+        told = in_clients_words(caught.value, body)
+        assert told.field == named and told.message.startswith(f"{named}: {given.split()[1]} is")
     body = decode_body(b'{"prompt": "a", "early_stopping": true}', CompletionBody)
     with pytest.raises(InvalidRequest) as caught:
         admission.check_sampling(completion_params(body)[0], LIMITS)
-    rename_fields(caught.value, body)
-    assert "set use_beam_search" in caught.value.message
+    assert "set use_beam_search" in in_clients_words(caught.value, body).message

@@ -61,11 +61,15 @@ class Unlike(BadPlan):
     """The work was not the same; `fields` are those of the config that differ, in the order of the file."""
 
     default_reason = "unlike-work"
+    fields: tuple[Difference, ...] = ()
 
-    def __init__(self, fields: Sequence[Difference]) -> None:
+    @classmethod
+    def of(cls, fields: Sequence[Difference]) -> Unlike:
+        """The error that names them."""
         named = "; ".join(f"{item.what} is {item.a!r} in A and {item.b!r} in B" for item in fields)
-        super().__init__(f"compare: {named}; only equal workloads can be compared", field=fields[0].what)
-        self.fields = tuple(fields)
+        error = cls(f"compare: {named}; only equal workloads can be compared", field=fields[0].what)
+        error.fields = tuple(fields)
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def refuse_unlike(a: Figures, b: Figures) -> None:
     if any(item.what.startswith("workload.") and item.what != DIGEST for item in found):
         found = [item for item in found if item.what != DIGEST]  # it says no more than the fields it is made from
     if found:
-        raise Unlike(found)
+        raise Unlike.of(found)
 
 
 def differences(a: Figures, b: Figures) -> list[Difference]:
