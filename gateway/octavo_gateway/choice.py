@@ -81,7 +81,7 @@ class ChoiceOutput:
         self.beam: BeamScore | None = None
         self.tool_calls: list[Call] = []
         self.call_parts: list[tuple[int, CallPart]] = []
-        self._split = ToolText(rules.tools) if rules.tools else None
+        self._split = ToolText(rules.tools, rules.schemas) if rules.tools else None
         if self._split is not None:
             self._split.feed(rules.opening)
         self._rules = rules
@@ -143,6 +143,11 @@ class ChoiceOutput:
 
     def _note_parts(self, split: ToolText, known: int) -> None:
         self.call_parts += [(known, part) for part in split.take_parts()]
+
+    @property
+    def call_fault(self) -> str:
+        """What is wrong with the arguments of a call that had to fit a schema."""
+        return self._split.fault if self._split is not None else ""
 
     def bytes_after(self, tokens: int) -> int:
         """UTF-8 bytes of head and text after `tokens` tokens, tail not included."""

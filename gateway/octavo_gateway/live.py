@@ -256,6 +256,9 @@ class LiveRequest:
         if self.admitted is None or not self.admitted.text.opening:
             return None
         for choice in self.choices:
+            if choice.call_fault:
+                problem = f"choice {choice.index}: {choice.call_fault}; ask again, or use "
+                return NoToolCall((problem, FieldName("tool_choice"), " auto"), reason="bad-arguments")
             if choice.tool_calls:
                 continue
             if choice.finish_reason == "length":

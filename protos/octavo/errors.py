@@ -13,7 +13,7 @@ OctavoError
 ├── Cancelled             CANCELLED            499
 ├── Unavailable           UNAVAILABLE          503   not ready, draining, lost
 ├── FeatureOff            FAILED_PRECONDITION  400
-├── NoToolCall            ABORTED              422   the answer had to be a tool call, and is none
+├── NoToolCall            ABORTED              422   the answer had to be a tool call that fits its schema, and is none
 └── InternalError         INTERNAL             500
 """
 
