@@ -20,7 +20,7 @@ from octavo.step import Chunk, Step, StepBudget, compose
 
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import StepBatch, build_batch, views
-from octavo_gpuworker.engine import LOW_WATER, Engine, SequenceEnd
+from octavo_gpuworker.engine import Engine, SequenceEnd
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder
 from octavo_gpuworker.sequence import PENDING, Sequence
 
@@ -164,7 +164,7 @@ class PipelinedEngine(Engine):
                 continue
             if not chunk.samples:
                 self._reporter.advance(seq.slot, chunk.start + chunk.count)
-            if len(seq.blocks) * self.pool.block_tokens - seq.computed <= LOW_WATER:
+            if seq.runs_low(self.pool.block_tokens):
                 self._reporter.runs_low()
         ends = {chunk.slot: chunk.start + chunk.count for chunk in flight.step.chunks}
         sampled = result.sampled

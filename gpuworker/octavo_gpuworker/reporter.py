@@ -66,6 +66,17 @@ class Reporter:
             if logprobs is not None:
                 report.logprobs[at].append(logprobs)
 
+    def repeat(self, slots: list[int], at: dict[int, int], tokens: list[int], computed: list[int]) -> None:
+        """A step of the very composition of the last one: `advance` for all its slots, which lie at `at`, with a token each."""
+        report = self._report
+        if not report.slots:
+            report.slots, report.computed_len = slots.copy(), computed.copy()
+            report.tokens, report.logprobs = [[token] for token in tokens], [[] for _ in tokens]
+            self._at = at.copy()
+            return
+        for slot, token, position in zip(slots, tokens, computed, strict=True):
+            self.advance(slot, position, token)
+
     def first_token(self, first: FirstToken) -> None:
         self._report.first_tokens.append(first)
         self._flush = True

@@ -78,6 +78,8 @@ class Engine:
     """Size of the paged KV pool, bytes."""
     kv_num_blocks: int = 0
     """Blocks in the pool, null block included; 0: from kv_pool_bytes."""
+    kv_pool_touch: bool = True
+    """On a CPU, take the pool's memory from the system right after the start, beside other work; false: as its blocks are first written, within steps."""
     max_model_len: int = 0
     """Longest prompt + output, tokens; 0: what the model was trained for."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
