@@ -172,7 +172,7 @@ class Admission:
 
     def check_sampling(self, params: RequestParams, limits: Limits) -> None:
         """What `admit` checks beyond the prompt's length, for a request that cannot be admitted yet."""
-        check_beams(params, limits)
+        check_beams(params, limits, self.tokenizer.vocab_size)
         self._sampling(params, limits)
         self._seed(params)
         check.stop_strings(params.stop, limits.max_stop_strings)
@@ -242,7 +242,7 @@ class Admission:
         if params.min_tokens > max_tokens:
             problem = f"{params.min_tokens} is more than "
             raise check.invalid("min_tokens", problem, FieldName("max_tokens"), f" ({max_tokens}); lower it")
-        beams = check_beams(params, limits)
+        beams = check_beams(params, limits, self.tokenizer.vocab_size)
         sampling = self._sampling(params if beams is None else without_draws(params), limits)
         seed = self._seed(params)
         n = params.n or (beams.width if beams is not None else 1)

@@ -42,15 +42,18 @@ class Beams:
     early_stopping: bool = False
 
 
-def check_beams(params: RequestParams, limits: Limits) -> Beams | None:
-    """The search that is asked for; None: none is. Raises InvalidRequest naming the field and the fix."""
+def check_beams(params: RequestParams, limits: Limits, vocab_size: int) -> Beams | None:
+    """The search that is asked for; None: none is. Raises InvalidRequest naming the field and the fix.
+
+    The first step alone has at most `vocab_size` continuations, and the search may end with it.
+    """
     if not params.beam_width:
         given = {"length_penalty": params.length_penalty not in (None, 1), "early_stopping": params.early_stopping}
         for name in given:
             if given[name]:
                 raise check.invalid(name, "only a beam search takes it; set ", WIDTH, ", or leave it out")
         return None
-    width = check.integer(WIDTH, params.beam_width, 1, min(MAX_WIDTH, limits.max_choices))
+    width = check.integer(WIDTH, params.beam_width, 1, min(MAX_WIDTH, limits.max_choices, vocab_size))
     if params.n is not None and params.n > width:
         problem = f"{params.n} beams of {width} cannot come back; use at most "
         raise check.invalid("n", problem, WIDTH, f" ({width})")

@@ -231,6 +231,7 @@ REASON_ERRORS: dict[str, type[OctavoError]] = {
     "rejected-deadline": DeadlineExceeded,
     "rejected-not-ready": Unavailable,
     "rejected-draining": Unavailable,
+    "too-few-continuations": InvalidRequest,
 }
 """Reason words that override OUTCOME_ERRORS."""
 

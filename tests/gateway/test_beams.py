@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from octavo.errors import InvalidRequest
+from octavo.errors import InvalidRequest, from_outcome
 from octavo.packing import unpack_u32
 from octavo.v1 import inference_pb2 as pb
 from octavo_gateway.admission import Admission, Limits
-from octavo_gateway.beams import MAX_WIDTH, Beams
+from octavo_gateway.beams import MAX_WIDTH, Beams, check_beams
 from octavo_gateway.choice import ChoiceReader
 from octavo_gateway.http.bodies import ChatBody, CompletionBody, decode_body
 from octavo_gateway.http.names import in_clients_words
@@ -64,6 +64,14 @@ def test_what_does_not_go_with_it_is_refused(admission: Admission, given: dict, 
 def test_the_cell_s_own_limit_holds_too(admission: Admission) -> None:
     with pytest.raises(InvalidRequest, match=r"^beam_width: 4 is out of range; use an integer from 1 to 3"):
         admit(admission, asked(), Limits(b"r" * 32, 16, 256, max_choices=3))
+
+
+def test_a_vocabulary_of_fewer_tokens_than_beams_is_named(admission: Admission) -> None:
+    with pytest.raises(InvalidRequest, match=r"^beam_width: 4 is out of range; use an integer from 1 to 3"):
+        check_beams(asked(), LIMITS, vocab_size=3)
+    assert check_beams(asked(), LIMITS, vocab_size=4) == Beams(4)
+    error = from_outcome("failed", "too-few-continuations", "the search ended with 2 different answers for 4")
+    assert isinstance(error, InvalidRequest)
 
 
 def test_values_that_change_nothing_are_taken_and_defaults_do_not_hold(admission: Admission) -> None:
