@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from octavo_gpuworker.native.model import PAGE, NativeModel, StepError, new_pool
+from octavo_gpuworker.native.model import PAGE, NativeModel, StepError
 
 from .conftest import TINY, Checkpoint, MakeModel, Step, fill, native
 
@@ -70,7 +71,10 @@ def test_touched_blocks_are_backed_and_keep_their_bytes(
     checkpoints: Callable[[str], Checkpoint], make_model: MakeModel
 ) -> None:
     model = make_model(checkpoints("llama"), STEP)
-    model.pool = new_pool(TINY, "bf16", 20_000, 8)  # one that nobody has written to
+    fresh = np.frombuffer(
+        mmap.mmap(-1, 20_000 * model.pool.shape[1]), np.uint8
+    )  # unlike a heap's memory, never written to
+    model.pool = fresh.reshape(20_000, -1)
     model.pool[7] = 123
     assert _backed(model) < 0.4
     model.touch(0, 10_000)
