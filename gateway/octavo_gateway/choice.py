@@ -15,7 +15,7 @@ from octavo_gateway.admission import TextRules
 from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.detokenizer import Detokenizer
 from octavo_gateway.growing_call import CallPart
-from octavo_gateway.requests import Delta, FinishWord, TokenLogprob, ToolCall, ToolCallPart
+from octavo_gateway.requests import BeamScore, Delta, FinishWord, TokenLogprob, ToolCall, ToolCallPart
 from octavo_gateway.stops import StopMatcher
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.tool_calls import Call, ToolText, call_id
@@ -60,14 +60,13 @@ class ChoiceOutput:
         "_rules",
         "_split",
         "_stop_ids",
+        "beam",
         "call_parts",
-        "cumulative_logprob",
         "finish_reason",
         "head",
         "ids",
         "index",
         "plain",
-        "score",
         "stop_hit",
         "tail",
         "texts",
@@ -85,11 +84,10 @@ class ChoiceOutput:
         self.tail = ""
         self.finish_reason: FinishWord | None = None
         self.stop_hit = ""
-        self.score: float | None = None  # of a beam, as is the next
-        self.cumulative_logprob: float | None = None
+        self.beam: BeamScore | None = None
         self.tool_calls: list[Call] = []
         self.call_parts: list[tuple[int, CallPart]] = []
-        self._split = ToolText(rules.tools) if rules.tools else None
+        self._split = ToolText(rules.tools, rules.schemas) if rules.tools else None
         if self._split is not None:
             self._split.feed(rules.opening)
         self._rules = rules
@@ -209,6 +207,11 @@ class ChoiceOutput:
     def _note_parts(self, split: ToolText, known: int) -> None:
         self.call_parts += [(known, part) for part in split.take_parts()]
 
+    @property
+    def call_fault(self) -> str:
+        """What is wrong with the arguments of a call that had to fit a schema."""
+        return self._split.fault if self._split is not None else ""
+
     def bytes_after(self, tokens: int) -> int:
         """UTF-8 bytes of head and text after `tokens` tokens, tail not included."""
         return utf8_len(self.head) + (self.ends[tokens - 1] if tokens else 0)
@@ -301,6 +304,7 @@ class ChoiceReader:
             stop_hit=choice.stop_hit if self.ended else "",
             tool_calls=named_calls(self._request_id, choice) if self.ended else (),
             call_parts=self._new_parts(last + self.ended),
+            beam=choice.beam if self.ended else None,
         )
 
     def _new_parts(self, known: int) -> list[ToolCallPart]:

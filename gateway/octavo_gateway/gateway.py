@@ -18,6 +18,7 @@ from octavo.errors import (
     AlreadyExists,
     Cancelled,
     DeadlineExceeded,
+    FieldName,
     InternalError,
     OctavoError,
     Unavailable,
@@ -275,7 +276,9 @@ class OctavoGateway:
             check.name("request_id", request_id, MAX_NAME_CHARS)
             check.name("idempotency_key", idempotency_key, MAX_NAME_CHARS)
             if not request_id and not idempotency_key:
-                raise check.invalid("request_id", "neither it nor idempotency_key is given; send one")
+                raise check.invalid(
+                    "request_id", "neither it nor ", FieldName("idempotency_key"), " is given; send one"
+                )
             live = self._find(tenant, request_id, idempotency_key)
             if live is None:
                 await self._upstream.wait_ready()

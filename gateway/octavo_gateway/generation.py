@@ -207,8 +207,7 @@ class GenerationView:
                 len(choice.ids),
                 choice.total_bytes,
                 digest,
-                choice.score,
-                choice.cumulative_logprob,
+                choice.beam,
             )
             choices.append(end)
         return Finished(usage, self._timings(), choices, live.cost)

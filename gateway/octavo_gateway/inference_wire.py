@@ -196,8 +196,8 @@ def _finished_message(finished: Finished) -> pb.Finished:
                 tokens=choice.tokens,
                 bytes=choice.bytes,
                 ids_blake3=choice.ids_blake3,
-                score=choice.score,
-                cumulative_logprob=choice.cumulative_logprob,
+                score=choice.beam.score if choice.beam else None,
+                cumulative_logprob=choice.beam.cumulative_logprob if choice.beam else None,
             )
             for choice in finished.choices
         ],

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.errors import Cancelled, InternalError, NoToolCall, OctavoError, from_outcome
+from octavo.errors import Cancelled, FieldName, InternalError, NoToolCall, OctavoError, from_outcome
 
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
 from octavo_gateway.request_state import load_state
-from octavo_gateway.requests import Cost, Wakeup
+from octavo_gateway.requests import BeamScore, Cost, Wakeup
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.ttft import Measured, TtftParts, decompose
 
@@ -301,7 +301,7 @@ class LiveRequest:
     def on_beam(self, index: int, score: float, cumulative_logprob: float) -> None:
         """What a beam that came back counts."""
         if index < len(self.choices):
-            self.choices[index].score, self.choices[index].cumulative_logprob = score, cumulative_logprob
+            self.choices[index].beam = BeamScore(score, cumulative_logprob)
 
     def on_finished(
         self,
@@ -337,15 +337,18 @@ class LiveRequest:
         if self.admitted is None or not self.admitted.text.opening:
             return None
         for choice in self.choices:
+            if choice.call_fault:
+                problem = f"choice {choice.index}: {choice.call_fault}; ask again, or use "
+                return NoToolCall((problem, FieldName("tool_choice"), " auto"), reason="bad-arguments")
             if choice.tool_calls:
                 continue
             if choice.finish_reason == "length":
-                return NoToolCall(
-                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise max_tokens"
+                problem = (
+                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise "
                 )
-            return NoToolCall(
-                f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use tool_choice auto"
-            )
+                return NoToolCall((problem, FieldName("max_tokens")))
+            problem = f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use "
+            return NoToolCall((problem, FieldName("tool_choice"), " auto"))
         return None
 
     def cancel(self, reason: str) -> None:

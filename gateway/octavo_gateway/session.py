@@ -22,7 +22,7 @@ from octavo_gateway import inference_wire as wire
 from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.request_bytes import BadFrame
 from octavo_gateway.requests import Delta, EdgeContext, Gateway, Generation
-from octavo_gateway.rich_status import rich_status
+from octavo_gateway.rich_status import in_rpcs_words, rich_status
 
 MOST_CALLS: Final = 1024
 MESSAGE_TOKENS: Final = 4096
@@ -324,8 +324,8 @@ class _Message:
 
 
 def _failed(number: int, error: OctavoError, generation: Generation | None) -> pb.CallEvent:
-    status = rich_status(error)
-    failed = pb.CallFailed(code=status.code, message=error.message, status=status.SerializeToString())
+    status = rich_status(in_rpcs_words(error))
+    failed = pb.CallFailed(code=status.code, message=status.message, status=status.SerializeToString())
     if generation is not None:
         failed.cost.CopyFrom(wire.cost_message(generation.cost))
     return pb.CallEvent(call=number, failed=failed)

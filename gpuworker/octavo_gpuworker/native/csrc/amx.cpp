@@ -8,7 +8,7 @@
 #include "vec_avx512.h"
 #include "rows.h"
 #include "product_amx.h"
-#include "attention.h"
+#include "attention_many.h"
 // clang-format on
 
 namespace octavo {

@@ -13,7 +13,7 @@ namespace ISA {
 using octavo::AttentionInput;
 
 constexpr int TILE = 16;   // keys per step of attend_few
-constexpr int BLOCK = 64;  // keys per step of attend_many
+constexpr int BLOCK = 64;  // keys per step of attend_many and attend_few_wide
 
 // One token's key (which 0) or value (1).
 struct KvRow {
@@ -133,106 +133,6 @@ inline void attend_few(const AttentionInput &in, int first, int last, float *out
         }
     }
     for (int r = 0; r < rows; ++r) std::memcpy(out + r * in.head_dim, sums + r * wide, in.head_dim * sizeof(float));
-}
-
-// A row as bf16 [q_stride], zeros behind head_dim.
-inline void read_halves(const AttentionInput &in, const KvRow &row, uint16_t *out, float *spare) {
-    if (in.kv_dtype == OCTAVO_KV_BF16 && in.head_dim == in.q_stride) {
-        std::memcpy(out, row.data, static_cast<size_t>(in.head_dim) * 2);
-        return;
-    }
-    read_row(in, row, spare);
-    for (int d = 0; d < in.q_stride; d += 16) store_bf16(out + d, load(spare + d));
-}
-
-// Keys of BLOCK tokens as panels [q_stride / 2][32][2], values as panels [BLOCK / 2][32][2] per 32 of q_stride.
-// Zeros outside [first, count): nobody sees those, and an earlier owner may have left anything there.
-inline void pack_block(const AttentionInput &in, int start, int first, int count, uint16_t *keys, uint16_t *values,
-                       uint16_t *rows, float *spare) {
-    const int wide = in.q_stride;
-    for (int which = 0; which < 2; ++which) {
-        const int from = std::max(first, 0);
-        std::memset(rows, 0, static_cast<size_t>(from) * wide * 2);
-        std::memset(rows + count * wide, 0, static_cast<size_t>(BLOCK - count) * wide * 2);
-        each_row(in, start, from, count, which, [&](int t, const KvRow &row) { read_halves(in, row, rows + t * wide, spare); });
-        if (which == 1) {
-            for (int t = 0; t < BLOCK; t += 2)
-                for (int d = 0; d < wide; d += 32)
-                    interleave(rows + t * wide + d, rows + (t + 1) * wide + d, values + static_cast<int64_t>(d) * BLOCK + t * 32);
-            continue;
-        }
-        const auto *words = reinterpret_cast<const uint32_t *>(rows);
-        auto *to = reinterpret_cast<uint32_t *>(keys);
-        for (int t = 0; t < BLOCK; t += 16)
-            for (int d = 0; d < wide / 2; d += 16)
-                transpose16(words + t * (wide / 2) + d, wide / 2, to + (t / 32 * (wide / 2) + d) * 32 + t % 32, 32);
-    }
-}
-
-// x [rows, depth] bf16 times one panel.
-inline void panel_product(const uint16_t *x, int64_t rows, int64_t depth, const uint16_t *panel, float *out, int64_t stride) {
-    Activations from;
-    from.bf16 = const_cast<uint16_t *>(x);
-    from.depth = depth;
-    OctavoMatrix w{reinterpret_cast<const uint8_t *>(panel), nullptr, octavo::PANEL, depth};
-    product(OCTAVO_BF16, from, 0, rows, w, 0, 1, out, stride);
-}
-
-inline void attend_many(const AttentionInput &in, float *out, float *scratch) {
-    const int group = in.q_heads / in.kv_heads, rows = in.tokens * group, wide = in.q_stride;
-    float *scores = scratch, *part = scores + rows * BLOCK, *sums = part + rows * wide, *best = sums + rows * wide;
-    float *total = best + rows, *row = total + rows;
-    auto *weights = reinterpret_cast<uint16_t *>(row + wide), *q = weights + rows * BLOCK;
-    uint16_t *keys = q + rows * wide, *values = keys + BLOCK * wide, *halves = values + BLOCK * wide;
-    for (int r = 0; r < rows; ++r) {
-        std::memcpy(q + static_cast<int64_t>(r) * wide, query(in, r), static_cast<size_t>(wide) * 2);
-        best[r] = -INFINITY;
-        total[r] = 0.0f;
-    }
-    std::fill(sums, sums + static_cast<int64_t>(rows) * wide, 0.0f);
-    const int last = in.position0 + in.tokens;
-    const int oldest = first_visible(in, in.position0);
-    for (int start = oldest / BLOCK * BLOCK; start < last; start += BLOCK) {
-        const int count = std::min(BLOCK, last - start);
-        pack_block(in, start, oldest - start, count, keys, values, halves, row);
-        for (int panel = 0; panel < BLOCK / 32; ++panel)
-            panel_product(q, rows, wide, keys + panel * wide * 32, scores + panel * 32, BLOCK);
-        for (int r = 0; r < rows; ++r) {
-            const int position = in.position0 + r / group;
-            const int low = first_visible(in, position) - start, high = std::min(count, position + 1 - start);
-            float *score = scores + r * BLOCK;
-            uint16_t *weight = weights + r * BLOCK;
-            if (std::max(low, 0) >= high) {
-                std::memset(weight, 0, BLOCK * 2);
-                continue;
-            }
-            V most = set1(-INFINITY);
-            for (int t = 0; t < BLOCK; t += 16) {
-                const V value = within(t, low, high, load(score + t) * set1(in.scale), set1(-INFINITY));
-                store(score + t, value);
-                most = max(most, value);
-            }
-            const float next = std::max(best[r], highest(most));
-            const float keep = best[r] == next ? 1.0f : std::exp(best[r] - next);
-            V all = zero();
-            for (int t = 0; t < BLOCK; t += 16) {
-                const V value = within(t, low, high, exp(load(score + t) - set1(next)), zero());
-                store_bf16(weight + t, value);
-                all = all + value;
-            }
-            total[r] = total[r] * keep + sum(all);
-            best[r] = next;
-            if (keep != 1.0f)
-                for (int d = 0; d < wide; d += 16) store(sums + r * wide + d, load(sums + r * wide + d) * set1(keep));
-        }
-        for (int panel = 0; panel < wide / 32; ++panel)
-            panel_product(weights, rows, BLOCK, values + static_cast<int64_t>(panel) * BLOCK * 32, part + panel * 32, wide);
-        for (int64_t i = 0; i < static_cast<int64_t>(rows) * wide; i += 16) store(sums + i, load(sums + i) + load(part + i));
-    }
-    for (int r = 0; r < rows; ++r) {
-        const float share = 1.0f / total[r];
-        for (int d = 0; d < in.head_dim; ++d) out[r * in.head_dim + d] = sums[r * wide + d] * share;
-    }
 }
 
 }  // namespace ISA

@@ -6,22 +6,6 @@
 
 namespace ISA {
 
-// Element i of the result is the sum of the lanes of a[i].
-inline __m512 sums_of(const __m512 a[16]) {
-    __m512 t[8], u[4];
-    each<8>([&](auto i) OCTAVO_INLINE {
-        t[i] = _mm512_add_ps(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
-    });
-    each<4>([&](auto i) OCTAVO_INLINE {
-        const __m512d x = _mm512_castps_pd(t[2 * i]), y = _mm512_castps_pd(t[2 * i + 1]);
-        u[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-    });
-    const auto lanes = [](__m512 x, __m512 y) OCTAVO_INLINE {
-        return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
-    };
-    return lanes(lanes(u[0], u[1]), lanes(u[2], u[3]));
-}
-
 inline __m512bh halves_at(const uint16_t *p) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p)); }
 
 constexpr float CODE_MOST = 32767.0f;  // of a query's or weight's 16 bits; 64 keys of it times 127 stay below 2^31
@@ -114,14 +98,21 @@ inline float put_words(const uint16_t *x, int width, int16_t *out) {
     return largest / CODE_MOST;
 }
 
-// Blocks lie anywhere, so the hardware foresees none of them: some rows of the next tile are asked for beside every 16 keys of this
-// one. A burst of all of them at once waits for free fill buffers (measured: no gain).
+// Blocks lie anywhere, so the hardware foresees none of them: the rows of the next tile are asked for beside this one's, half beside its
+// scores, half beside its sums, for memory stands still once what was asked for is there. A burst of all of them at once waits for free
+// fill buffers (measured: no gain).
 template <int LINES>
 class Ahead {
   public:
-    Ahead(const TileRows &rows, int turns) : rows_(rows), each_turn_((rows.count + turns - 1) / turns) {}
-    void ask() {
-        for (const int end = std::min(rows_.count, next_ + each_turn_); next_ < end; ++next_)
+    // `scoring` turns beside scores, `summing` beside sums.
+    Ahead(const TileRows &rows, int scoring, int summing)
+        : rows_(rows),
+          beside_score_((rows.count + 2 * scoring - 1) / (2 * scoring)),
+          beside_sum_((rows.count - std::min(rows.count, scoring * beside_score_) + summing - 1) / summing) {}
+    void ask_beside_scores() { ask(beside_score_); }
+    void ask_beside_sums() { ask(beside_sum_); }
+    void ask(int some) {
+        for (const int end = std::min(rows_.count, next_ + some); next_ < end; ++next_)
             each<LINES>([&](auto line) OCTAVO_INLINE {
                 _mm_prefetch(reinterpret_cast<const char *>(rows_.keys[next_]) + line * 64, _MM_HINT_T0);
                 _mm_prefetch(reinterpret_cast<const char *>(rows_.values[next_]) + line * 64, _MM_HINT_T0);
@@ -130,7 +121,7 @@ class Ahead {
 
   private:
     const TileRows &rows_;
-    const int each_turn_;
+    const int beside_score_, beside_sum_;
     int next_ = 0;
 };
 
@@ -139,7 +130,7 @@ inline void score_tile(const uint16_t *q, const TileRows &rows, int count, float
     __m512bh query[HALVES];
     each<HALVES>([&](auto h) OCTAVO_INLINE { query[h] = halves_at(q + h * 32); });
     for (int t = 0; t < count; t += 16) {
-        ahead.ask();
+        ahead.ask_beside_scores();
         __m512 acc[16];
         each<16>([&](auto i) OCTAVO_INLINE {
             const uint16_t *key = rows.keys[t + i];
@@ -156,7 +147,7 @@ inline void score_codes(const int16_t *q, const TileRows &rows, int count, float
     __m512i query[HALVES];
     each<HALVES>([&](auto h) OCTAVO_INLINE { query[h] = _mm512_loadu_si512(q + h * 32); });
     for (int t = 0; t < count; t += 16) {
-        ahead.ask();
+        ahead.ask_beside_scores();
         __m512 acc[16];
         each<16>([&](auto i) OCTAVO_INLINE {
             const auto *key = reinterpret_cast<const int8_t *>(rows.keys[t + i]);
@@ -170,8 +161,8 @@ inline void score_codes(const int16_t *q, const TileRows &rows, int count, float
 
 // sums[r] = keep[r] * sums[r] + weights[r] V. A pair of value rows is interleaved within 128-bit lanes, so the columns of `sums`
 // lie in that order until `in_order` puts them right.
-template <int HALVES, int ROWS>
-inline void sum_tile(const TileRows &rows, int count, const uint16_t *weights, const float *keep, float *sums) {
+template <int HALVES, int ROWS, typename A>
+inline void sum_tile(const TileRows &rows, int count, const uint16_t *weights, const float *keep, float *sums, A &ahead) {
     constexpr int WIDE = HALVES * 32;
     __m512 acc[ROWS][HALVES * 2];
     each<ROWS>([&](auto r) OCTAVO_INLINE {
@@ -180,6 +171,7 @@ inline void sum_tile(const TileRows &rows, int count, const uint16_t *weights, c
         });
     });
     for (int t = 0; t < count; t += 2) {
+        ahead.ask_beside_sums();
         each<HALVES>([&](auto h) OCTAVO_INLINE {
             const __m512i a = _mm512_loadu_si512(rows.values[t] + h * 32), b = _mm512_loadu_si512(rows.values[t + 1] + h * 32);
             const auto low = reinterpret_cast<__m512bh>(_mm512_unpacklo_epi16(a, b));
@@ -199,14 +191,15 @@ inline void sum_tile(const TileRows &rows, int count, const uint16_t *weights, c
 }
 
 // The same of codes and weights in words of `steps`; the columns of `sums` lie as codes_in_order expects them.
-template <int HALVES, int ROWS>
-inline void sum_codes(const TileRows &rows, int count, const int16_t *weights, const float *steps, const float *keep, float *sums) {
+template <int HALVES, int ROWS, typename A>
+inline void sum_codes(const TileRows &rows, int count, const int16_t *weights, const float *steps, const float *keep, float *sums, A &ahead) {
     constexpr int WIDE = HALVES * 32;
     __m512i acc[ROWS][HALVES * 2];
     each<ROWS>([&](auto r) OCTAVO_INLINE {
         each<HALVES * 2>([&](auto d) OCTAVO_INLINE { acc[r][d] = _mm512_setzero_si512(); });
     });
     for (int t = 0; t < count; t += 2) {
+        ahead.ask_beside_sums();
         each<HALVES>([&](auto h) OCTAVO_INLINE {
             const auto *first = reinterpret_cast<const __m256i *>(rows.values[t]) + h, *second = reinterpret_cast<const __m256i *>(rows.values[t + 1]) + h;
             const __m256i a = _mm256_loadu_si256(first), b = _mm256_loadu_si256(second);
@@ -282,7 +275,7 @@ inline void attend_few_halves(const AttentionInput &in, int first, int last, flo
     TileRows tiles[2];
     Walk walk(in, in.kv_head, first);
     walk.next(std::min(BLOCK, last - first), tiles[0]);
-    if (!in.asked) Ahead<LINES>(tiles[0], 1).ask();
+    if (!in.asked) Ahead<LINES>(tiles[0], 1, 1).ask(BLOCK);
     std::fill(sums, sums + rows * WIDE, 0.0f);
     for (int r = 0; r < rows; ++r) {
         best[r] = -INFINITY;
@@ -298,7 +291,7 @@ inline void attend_few_halves(const AttentionInput &in, int first, int last, flo
         else if (in.next_head >= 0)
             Walk(in, in.next_head, first).next(std::min(BLOCK, last - first), then);
         if (NARROW) at.read_scales(walk.scales_apart());
-        Ahead<LINES> ahead(then, rows * (padded / 16));
+        Ahead<LINES> ahead(then, rows * (padded / 16), (rows + MOST - 1) / MOST * (padded / 2));
         for (int row = 0; row < rows; row += MOST) {
             alignas(64) uint16_t weights[MOST * BLOCK];
             float scores[BLOCK], keep[MOST], weight_steps[MOST];
@@ -332,9 +325,9 @@ inline void attend_few_halves(const AttentionInput &in, int first, int last, flo
             each<MOST>([&](auto n) OCTAVO_INLINE {
                 if (some != n + 1) return;
                 if (NARROW)
-                    sum_codes<HALVES, n + 1>(at, padded, reinterpret_cast<int16_t *>(weights), weight_steps, keep, sums + row * WIDE);
+                    sum_codes<HALVES, n + 1>(at, padded, reinterpret_cast<int16_t *>(weights), weight_steps, keep, sums + row * WIDE, ahead);
                 else
-                    sum_tile<HALVES, n + 1>(at, padded, weights, keep, sums + row * WIDE);
+                    sum_tile<HALVES, n + 1>(at, padded, weights, keep, sums + row * WIDE, ahead);
             });
         }
     }

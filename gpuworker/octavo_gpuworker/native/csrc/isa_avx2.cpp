@@ -6,7 +6,7 @@
 #include "rows.h"
 #include "harvest.h"
 #include "product.h"
-#include "attention.h"
+#include "attention_many.h"
 #include "measure.h"
 // clang-format on
 

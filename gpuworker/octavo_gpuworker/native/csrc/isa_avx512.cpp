@@ -10,6 +10,7 @@
 #include "harvest.h"
 #include "product.h"
 #include "attention.h"
+#include "attention_many.h"
 #include "attention_avx512.h"
 #include "measure.h"
 // clang-format on

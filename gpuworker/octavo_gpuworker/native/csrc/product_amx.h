@@ -13,6 +13,7 @@ using octavo::PANEL;
 
 constexpr int64_t TILE_DEPTH = 32;      // bf16 of one row of a tile
 constexpr int64_t LEAST_ROWS = 4;       // below, a tile is mostly empty
+constexpr int ATTEND_ROWS = 96;          // of attend_many beside a block of keys; whole pairs of tiles
 constexpr int64_t AHEAD_BYTES = 4096;   // as in product_avx512.h
 
 inline void configure(int64_t first, int64_t second) {

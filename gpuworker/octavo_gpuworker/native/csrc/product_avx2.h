@@ -14,6 +14,7 @@ using octavo::Activations;
 using octavo::GROUP;
 
 constexpr int BF16_ROWS = 4, INT8_ROWS = 2, INT4_ROWS = 2;
+constexpr int ATTEND_ROWS = 48;  // as in product_avx512.h
 constexpr int PREFETCH_BYTES = 2048;
 
 // `more`: adds to what `out` holds.

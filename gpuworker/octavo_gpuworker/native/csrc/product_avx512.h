@@ -14,6 +14,7 @@ using octavo::Activations;
 using octavo::GROUP;
 
 constexpr int BF16_ROWS = 12, INT8_ROWS = 6, INT4_ROWS = 4;
+constexpr int ATTEND_ROWS = 48;  // of attend_many beside a block of keys: their scores, weights and sums stay in the first cache
 constexpr int PREFETCH_BYTES = 4096;  // the hardware stops at pages; 1 KB to 8 KB measured alike
 
 // `more`: adds to what `out` holds.

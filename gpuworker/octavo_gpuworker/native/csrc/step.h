@@ -49,6 +49,7 @@ class ActivationBuffer {
 constexpr int64_t ROW_BLOCK = 192;   // rows of one unit: with 1,536 inputs 590 KB of activations, inside a second cache of 1 MB
 constexpr int64_t NORM_ROWS = 8;     // rows of one unit of a norm
 constexpr int64_t OWN_NORM = 4;      // up to so many rows every thread norms them itself, which saves a barrier
+constexpr int64_t ROWS_AHEAD = 16;   // of the residual stream, asked for beside the one that is added to: each is on a page of its own
 constexpr int64_t HEAD_PANELS = 8;   // panels of one unit of the head
 constexpr int ORDERED_ROWS = 32;     // up to so many rows are sampled in the order of their candidates
 constexpr int64_t AHEAD_BYTES = 1 << 16;  // of the weights of a later phase, asked for by a thread that waits
@@ -98,6 +99,7 @@ class Step : public Job {
     };
     struct Thread {
         Buffer<float> tile, scratch;
+        Buffer<int32_t> found;  // how many candidates it has left of each row; an atomic of all threads would wait for the logits to be written
         ActivationBuffer normed;
         int normed_phase = -1;
     };
@@ -132,7 +134,7 @@ class Step : public Job {
     void down(int layer, int unit, Thread &);
     void plan_sampling();
     void head(int phase, int unit, Thread &);
-    void leave_logits(int64_t row, int64_t item, const float *values, int64_t count);
+    void leave_logits(int64_t row, int64_t item, const float *values, int64_t count, Thread &);
     int sampled_row(int unit) const;
     void sample(int row, Thread &);
 
@@ -155,8 +157,8 @@ class Step : public Job {
     int64_t finished_capacity_ = 0;
     std::vector<bool> plain_;  // rows that need only their largest logit
     std::vector<bool> harvested_;  // rows of which the head takes what the sampler needs
-    std::vector<std::atomic<float>> seen_;  // the largest logit of a row so far
-    std::vector<std::atomic<int>> found_;   // how many candidates the head has left of a row
+    bool any_harvested_ = false;
+    std::vector<std::atomic<float>> seen_;  // the largest logit of a row so far, or a little less
     Buffer<float> x_, sampled_x_, cos_, sin_, part_out_, part_best_, part_total_, logits_, best_, unit_sum_, kept_values_;
     Buffer<int32_t> kept_, kept_ids_;
     Buffer<int64_t> best_at_;

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int FEW_TOKENS = 4;    // new tokens of a sequence up to which keys are read row by row
 constexpr int SPLIT_KEYS = 512;  // most keys of one unit with few queries; fixed, so that the sums do not depend on the threads
-constexpr int QUERY_ROWS = 96;   // query rows of one unit with many
+constexpr int QUERY_ROWS = 192;  // query rows of one unit with many: 64 tokens of 3 heads a key, which see a whole block of keys more than those before
+constexpr int LEAST_UNITS = 16;  // a chunk of fewer is cut in halves of them, so that threads end together
 constexpr int LAST_PER_THREAD = 2;  // so many problems per thread are left in pieces of a KV head each, so that threads end together
 
 }  // namespace
@@ -64,7 +65,9 @@ void Step::plan_decodes(int s, int first_token, int new_tokens, bool whole, int6
 }
 
 void Step::plan_prefill(int s, int new_tokens) {
-    const int group = config_.q_heads / config_.kv_heads, step = std::max(4, QUERY_ROWS / group);
+    const int group = config_.q_heads / config_.kv_heads, whole = std::max(4, QUERY_ROWS / group);
+    const bool many = (new_tokens + whole - 1) / whole * config_.kv_heads >= LEAST_UNITS;
+    const int step = many ? whole : std::max(4, whole / 2);
     const int start = batch_.context_len[s] - new_tokens;
     for (int head = 0; head < config_.kv_heads; ++head)
         for (int token = 0; token < new_tokens; token += step) {

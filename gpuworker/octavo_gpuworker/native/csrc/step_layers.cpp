@@ -145,9 +145,11 @@ void Step::add_product(const Activations &x, const OctavoMatrix &w, const Tile &
     float *out = thread.tile.get();
     kernels_.product(config_.format, x, tile.row, tile.rows, w, tile.item, 1, out, PANEL);
     const int64_t column = tile.item * PANEL, count = std::min<int64_t>(PANEL, config_.d_model - column);
-    for (int64_t r = 0; r < tile.rows; ++r)
-        kernels_.add(residual + (tile.row + r) * config_.d_model + column, out + r * PANEL, w.bias ? w.bias + column : nullptr,
-                     count);
+    for (int64_t r = 0; r < tile.rows; ++r) {
+        float *at = residual + (tile.row + r) * config_.d_model + column;
+        for (int64_t line = 0; line < PANEL; line += 16) __builtin_prefetch(at + ROWS_AHEAD * config_.d_model + line, 1, 3);
+        kernels_.add(at, out + r * PANEL, w.bias ? w.bias + column : nullptr, count);
+    }
 }
 
 void Step::gate_up(int phase, int layer, int unit, Thread &thread) {
@@ -177,13 +179,13 @@ void Step::head(int phase, int unit, Thread &thread) {
         int64_t index;
         finite_.get()[at] = kernels_.argmax(out + r * width, valid, &best_.get()[at], &index);
         best_at_.get()[at] = column + index;
-        if (!plain_[row]) leave_logits(row, tile.item, out + r * width, valid);
+        if (!plain_[row]) leave_logits(row, tile.item, out + r * width, valid, thread);
     }
 }
 
 // One unit's logits of a row that draws: as they are, and of a nucleus what the sampler would look for in them. What that is
 // hangs on which unit comes first, but it is never less than what the sampler then takes.
-void Step::leave_logits(int64_t row, int64_t item, const float *values, int64_t count) {
+void Step::leave_logits(int64_t row, int64_t item, const float *values, int64_t count, Thread &thread) {
     static_assert(HEAD_PANELS * PANEL == HARVEST_COLUMNS);
     float *logits = (batch_.out_logits ? batch_.out_logits : logits_.get()) + row * config_.vocab + item * HARVEST_COLUMNS;
     if (!harvested_[row]) {
@@ -192,21 +194,24 @@ void Step::leave_logits(int64_t row, int64_t item, const float *values, int64_t 
     }
     const int64_t at = row * ((weights_.head.columns / PANEL + HEAD_PANELS - 1) / HEAD_PANELS) + item;
     const float best = best_.get()[at], temperature = batch_.temperature[row];
-    float seen = seen_[row].load(std::memory_order_relaxed);
-    while (best > seen && !seen_[row].compare_exchange_weak(seen, best, std::memory_order_relaxed)) {}
+    const float seen = seen_[row].load(std::memory_order_relaxed);
+    if (best > seen) seen_[row].store(best, std::memory_order_relaxed);  // another thread's may be lost: then more is kept than need be
     const float most = std::max(seen, best);
     const float least = most + (REACH - 0.001f) * temperature - std::fabs(most) * 1e-6f;  // divisions and differences are rounded
     const int32_t kept = kernels_.harvest(values, count, best, 1.0f / temperature, least, static_cast<int32_t>(item * HARVEST_COLUMNS), logits,
                                          &unit_sum_.get()[at], kept_ids_.get() + at * HARVEST_ROOM, kept_values_.get() + at * HARVEST_ROOM);
     kept_.get()[at] = kept;
-    if (kept) found_[row].fetch_add(kept, std::memory_order_relaxed);
+    thread.found.get()[row] += kept;
 }
 
 // Flat rows first, which take fifty times as long as the others: what is left over at the end of the phase is short.
 int Step::sampled_row(int unit) const {
     const int rows = batch_.rows;
-    if (rows > ORDERED_ROWS || static_cast<int>(found_.size()) < rows) return unit;
-    const auto of = [this](int row) { return harvested_[row] ? found_[row].load(std::memory_order_relaxed) : 0; };
+    if (rows > ORDERED_ROWS || !any_harvested_) return unit;
+    int32_t found[ORDERED_ROWS] = {};
+    for (const auto &thread : threads_)
+        for (int row = 0; row < rows; ++row) found[row] += thread.found.get()[row];
+    const auto of = [&found](int row) { return found[row]; };
     for (int row = 0; row < rows; ++row) {
         int before = 0;
         for (int other = 0; other < rows; ++other) before += of(other) > of(row) || (of(other) == of(row) && other < row);

@@ -41,6 +41,18 @@ inline float highest(V x) {
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
+// Element i of the result is the sum, or the largest, of the lanes of a[i].
+inline V sum_of_each(const V a[16]) {
+    float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = sum(a[i]);
+    return load(lanes);
+}
+inline V highest_of_each(const V a[16]) {
+    float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = highest(a[i]);
+    return load(lanes);
+}
+
 inline __m256 widen_bf16(const uint16_t *p) {
     const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "each.h"
+
 namespace ISA {
 
 struct V {
@@ -24,6 +26,37 @@ inline V min(V a, V b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline V abs(V a) { return {_mm512_abs_ps(a.v)}; }
 inline float sum(V a) { return _mm512_reduce_add_ps(a.v); }
 inline float highest(V a) { return _mm512_reduce_max_ps(a.v); }
+
+// Element i of the result is what `of` makes of the lanes of a[i], by pairs.
+template <typename F>
+OCTAVO_INLINE inline __m512 reduce_each(const __m512 a[16], F &&of) {
+    __m512 t[8], u[4];
+    each<8>([&](auto i) OCTAVO_INLINE {
+        t[i] = of(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
+    });
+    each<4>([&](auto i) OCTAVO_INLINE {
+        const __m512d x = _mm512_castps_pd(t[2 * i]), y = _mm512_castps_pd(t[2 * i + 1]);
+        u[i] = of(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    });
+    const auto lanes = [&](__m512 x, __m512 y) OCTAVO_INLINE {
+        return of(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    };
+    return lanes(lanes(u[0], u[1]), lanes(u[2], u[3]));
+}
+
+inline __m512 sums_of(const __m512 a[16]) {
+    return reduce_each(a, [](__m512 x, __m512 y) OCTAVO_INLINE { return _mm512_add_ps(x, y); });
+}
+inline V sum_of_each(const V a[16]) {
+    __m512 lanes[16];
+    each<16>([&](auto i) OCTAVO_INLINE { lanes[i] = a[i].v; });
+    return {sums_of(lanes)};
+}
+inline V highest_of_each(const V a[16]) {
+    __m512 lanes[16];
+    each<16>([&](auto i) OCTAVO_INLINE { lanes[i] = a[i].v; });
+    return {reduce_each(lanes, [](__m512 x, __m512 y) OCTAVO_INLINE { return _mm512_max_ps(x, y); })};
+}
 
 inline V load_bf16(const uint16_t *p) {
     const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
