@@ -277,9 +277,8 @@ async def measure(given: argparse.Namespace) -> Figures:
 def main() -> None:
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--against", default="", metavar="TREE", help="another checkout, measured by turns with this one"
-    )
+    about = "another checkout, measured by turns with this one"
+    parser.add_argument("--against", type=lambda name: Path(name).absolute(), metavar="TREE", help=about)
     parser.add_argument("--services", default="scheduler,gateway", help="which of the two")
     parser.add_argument("--streams", type=int, default=16, help="requests at once")
     parser.add_argument("--steps", type=int, default=200, help="that are measured")

@@ -126,10 +126,13 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     said: Items[Any] = tokens if singly else _in_pieces(tokens, counts)
     for sequence, count, computed, new in zip(advanced, counts, report.computed_len, said, strict=True):
         before = sequence.computed_len
-        if before + 1 == computed <= sequence.calm_until and singly:
+        if before + count == computed <= sequence.calm_until and count:
             sequence.computed_len = computed
-            sequence.length += 1
-            sequence.output.append(new)
+            sequence.length += count
+            if singly:
+                sequence.output.append(new)
+            else:
+                sequence.output.extend(new)
             if sequence.owed_at is not owing:
                 owed += sequence.deliveries
                 sequence.owed_at = owing

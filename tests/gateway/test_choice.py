@@ -76,9 +76,14 @@ def test_any_arrival_gives_the_same_output(
 
 
 @settings(deadline=None, max_examples=300)
-@given(ids=IDS, rules=RULES, asks=st.lists(st.sampled_from(["give", "pull", "look", ""]), max_size=25))
-def test_tokens_one_by_one_as_plain_ones_give_the_same_output(
-    tokenizer: Tokenizer, ids: list[int], rules: TextRules, asks: list[str]
+@given(
+    ids=IDS,
+    rules=RULES,
+    asks=st.lists(st.sampled_from(["give", "pull", "look", ""]), max_size=25),
+    sizes=st.lists(st.sampled_from([1, 1, 2, 4]), max_size=25),
+)
+def test_tokens_taken_as_plain_ones_give_the_same_output(
+    tokenizer: Tokenizer, ids: list[int], rules: TextRules, asks: list[str], sizes: list[int]
 ) -> None:
     whole = ChoiceOutput(0, rules, tokenizer, b"Hi")
     feed(whole, ids, [])
@@ -93,8 +98,12 @@ def test_tokens_one_by_one_as_plain_ones_give_the_same_output(
             assert (delta.token_end, delta.byte_end) == (len(taken), len(text.encode()))
 
     for at, token_id in enumerate(ids):
-        if single.finish_reason is None and not single.take_plain(at, token_id):
-            single.accept(at, [token_id])
+        if single.finish_reason is None and at == len(single.ids):
+            several = sizes[at] if at < len(sizes) else 1
+            new = ids[at : at + several]
+            taken_plain = single.take_plain(at, token_id) if several == 1 else single.take_plain_run(at, new)
+            if not taken_plain:
+                single.accept(at, new)
         ask = asks[at] if at < len(asks) else "give"
         if ask == "look":
             assert len(single.pieces) == len(single.ends) == len(single.logprobs) == len(single.ids)

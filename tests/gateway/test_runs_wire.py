@@ -23,7 +23,7 @@ class Heard:
     def on_first_read(self, read: float, relay_us: int) -> None:
         self.first_read = (read, relay_us)
 
-    def on_token(self, index: int, start: int, token_id: int, read: float, busy_ns: int) -> float:
+    def on_plain(self, index: int, start: int, new: int | list[int], read: float, busy_ns: int) -> float:
         return -1.0  # nothing is plain here
 
     def on_tokens(self, index: int, start: int, ids: Any, logprobs: Any) -> None:
@@ -72,8 +72,8 @@ class InStep(Heard):
         self.first_token, self.gap_s = 1.0, gap_s
         self.counted: list[tuple[float, int]] = []
 
-    def on_token(self, index: int, start: int, token_id: int, read: float, busy_ns: int) -> float:
-        self.runs.append((index, start, [token_id]))
+    def on_plain(self, index: int, start: int, new: int | list[int], read: float, busy_ns: int) -> float:
+        self.runs.append((index, start, [new] if isinstance(new, int) else new))
         return self.gap_s if start else -1.0
 
     def count_gaps(self, gap_s: float, arrivals: int) -> None:
