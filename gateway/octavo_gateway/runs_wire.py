@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from itertools import accumulate
 
-from octavo.packing import unpack_u32
+from octavo.packing import RepeatingColumn, unpack_u32
 from octavo.v1 import scheduler_pb2
 
 from octavo_gateway.live import LiveRequest
@@ -18,6 +18,8 @@ class RunTable:
     def __init__(self) -> None:
         self._live: dict[int, LiveRequest] = {}
         self._handles: dict[str, int] = {}
+        self._counts = RepeatingColumn()
+        self._handles_said, self._indexes = RepeatingColumn(), RepeatingColumn()
         self._busy_ns = 0  # what a run of the last message took
 
     def name(self, live: LiveRequest, handle: int) -> None:
@@ -39,8 +41,9 @@ class RunTable:
         """Hands every run, read at `read` on the clock of the requests, to its request.
 
         Raises ValueError when the columns do not fit together, TokenGap when tokens are missing."""
-        counts, tokens = unpack_u32(runs.counts), unpack_u32(runs.tokens)
-        handles, indexes, starts = unpack_u32(runs.handles), unpack_u32(runs.indexes), unpack_u32(runs.starts)
+        counts, tokens = self._counts.unpack(runs.counts), unpack_u32(runs.tokens)
+        handles, indexes = self._handles_said.unpack(runs.handles), self._indexes.unpack(runs.indexes)
+        starts = unpack_u32(runs.starts)
         if counts.count(1) == len(counts):  # nearly every message
             return self._apply_rows(zip(handles, indexes, starts, tokens, strict=True), len(counts), read)
         ends = list(accumulate(counts))

@@ -19,7 +19,7 @@ from octavo.rpc.flag import Flag
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway import inference_wire as wire
-from octavo_gateway.delta_runs import DeltaColumns
+from octavo_gateway.delta_runs import DeltaColumns, DeltaWriter
 from octavo_gateway.request_bytes import BadFrame
 from octavo_gateway.requests import Delta, EdgeContext, Gateway, Generation
 from octavo_gateway.rich_status import in_rpcs_words, rich_status
@@ -45,6 +45,7 @@ class Session:
         self._highest = 0
         self._marked: deque[_Call] = deque()
         self._said: list[pb.CallEvent] = []
+        self._writer = DeltaWriter()
         self._new = Flag()
         self._written = asyncio.Event()
         self._ending = False
@@ -257,7 +258,7 @@ class Session:
                 self._fail(call, error)
             except Exception as error:  # noqa: BLE001  a bug ends its own call, and says so
                 self._bug(call, error)
-        return message.packed(columns)
+        return message.packed(columns, self._writer)
 
     def _pull(self, message: _Message, call: _Call, generation: Generation) -> bool:
         """Moves its events into the message. True: it has more. Raises the call's error."""
@@ -314,10 +315,10 @@ class _Message:
         self.told.add(number)
         return self._response.events.add(call=number)
 
-    def packed(self, columns: DeltaColumns) -> bytes | None:
+    def packed(self, columns: DeltaColumns, writer: DeltaWriter) -> bytes | None:
         """As it is written; None: there is nothing in it."""
         if columns.rows:
-            wire.delta_runs(self._response.runs, columns)
+            writer.fill(self._response.runs, columns)
         elif not self.told:
             return None
         return self._response.SerializeToString()

@@ -119,6 +119,7 @@ def _fill_runs(gateway: Gateway, runs: TokenRuns, left: int) -> int:
     """
     told = 0
     done: list[Delivery] = []
+    who, starts, counts, tokens = runs.who, runs.starts, runs.counts, runs.tokens
     for delivery in gateway.dirty:
         output = delivery.plain
         if output is None:
@@ -130,11 +131,15 @@ def _fill_runs(gateway: Gateway, runs: TokenRuns, left: int) -> int:
         if end > start:
             told += end - start
             delivery.sent[0] = end
+            who.append(delivery.handle)  # runs.add, in line
+            starts.append(start)
+            counts.append(end - start)
             if end - start == 1:
-                runs.add_one(delivery.handle, start, output[start])
+                tokens.append(output[start])
             else:
-                runs.add(delivery.handle, 0, start, output[start:end])
+                tokens.extend(output[start:end])
         done.append(delivery)
+    runs.indexes.extend([0] * (len(who) - len(runs.indexes)))
     if len(done) == len(gateway.dirty):
         gateway.dirty.clear()
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.packing import RepeatingColumn
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events
@@ -17,21 +18,15 @@ class ReportReader:
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
-        self._slots_said = self._counts_said = b""
         self._nothing: list[Any] = []  # in every event's place for what it does not have
-        self._slots: list[int] = []
-        self._counts: list[int] = []
+        self._slots, self._counts = RepeatingColumn(), RepeatingColumn()
 
     def read(self, message: wpb.Report, now_us: int) -> events.Reported:
         """A report as an event. Raises WireError when the flat arrays do not fit each other."""
-        slots, counts = message.slots, message.counts
-        if slots != self._slots_said:
-            self._slots, self._slots_said = u32_list(slots, "slots"), slots
-        if counts != self._counts_said:
-            self._counts, self._counts_said = u32_list(counts, "counts"), counts
         nothing = self._nothing
         report = events.Reported(
-            now_us, self._epoch, message.step, message.steps, self._slots, self._counts,
+            now_us, self._epoch, message.step, message.steps,
+            u32_list(message.slots, "slots", self._slots.unpack), u32_list(message.counts, "counts", self._counts.unpack),
             tokens_array(message.tokens, "tokens"), u32_list(message.computed_len, "computed_len"),
             nothing, nothing, nothing, nothing, nothing, nothing,
             message.times.wall_us, message.prefill_tokens, message.decode_seqs, None, None, 0,

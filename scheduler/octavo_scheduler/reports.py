@@ -463,12 +463,16 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, si
     if report.steps:
         worker.stepped_us = cell.now_us
     counters["steps"] += report.steps
-    counters["prefill_tokens"] += report.prefill_tokens
     counters["decode_tokens"] += report.decode_seqs * report.steps
-    counters["evicted_blocks"] += worker.take_evicted()
-    prefill_share = worker.costs.prefill_share(report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
-    counters["prefill_busy_us"] += report.wall_us * prefill_share
-    counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
+    if worker.evicted:
+        counters["evicted_blocks"] += worker.take_evicted()
+    if report.prefill_tokens:
+        counters["prefill_tokens"] += report.prefill_tokens
+        share = worker.costs.prefill_share(report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
+        counters["prefill_busy_us"] += report.wall_us * share
+        counters["decode_busy_us"] += report.wall_us * (1 - share)
+    else:
+        counters["decode_busy_us"] += report.wall_us
     beside = report.decode_seqs if report.steps else 0  # without a step nothing is held against its prediction
     if beside and report.prefill_tokens:
         counters["mixed_steps"] += report.steps

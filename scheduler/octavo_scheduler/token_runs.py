@@ -41,11 +41,3 @@ class TokenRuns:
         self.starts.append(start)
         self.counts.append(len(tokens))
         self.tokens.extend(tokens)
-
-    def add_one(self, handle: int, start: int, token: int) -> None:
-        """`add` of one token of the first choice."""
-        self.who.append(handle)
-        self.indexes.append(0)
-        self.starts.append(start)
-        self.counts.append(1)
-        self.tokens.append(token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.packing import pack_u32
+from octavo.packing import RepeatingColumn, pack_u32
 from octavo.v1 import scheduler_pb2 as pb
 
 from octavo_scheduler.outbox import Update
@@ -17,6 +17,7 @@ class UpdateWriter:
 
     def __init__(self, *, runs: bool) -> None:
         self.runs = TokenRuns() if runs else None
+        self._who, self._indexes, self._counts = RepeatingColumn(), RepeatingColumn(), RepeatingColumn()
 
     def write(self, updates: Sequence[Update], now_us: int) -> pb.AttachGatewayResponse | None:
         """One message with all of them and the runs, each request's own events in order; None: there is nothing to tell.
@@ -40,8 +41,16 @@ class UpdateWriter:
             if runs is not None and update.finished is not None:
                 runs.handles.pop(update.request_id, None)
         if runs is not None and runs.who:
-            _write_runs(message.runs, runs)
+            self._write_runs(message.runs, runs)
         return response
+
+    def _write_runs(self, message: pb.TokenRuns, runs: TokenRuns) -> None:
+        message.handles = self._who.pack(runs.who)
+        message.indexes = self._indexes.pack(runs.indexes)
+        message.starts = pack_u32(runs.starts)
+        message.counts = self._counts.pack(runs.counts)
+        message.tokens = pack_u32(runs.tokens)
+        runs.take()
 
 
 def _plain(update: Update) -> bool:
@@ -49,15 +58,6 @@ def _plain(update: Update) -> bool:
     if update.accepted or update.ended or update.finished or not update.tokens:
         return False
     return all([part.start and not (part.logprobs or part.told) for part in update.tokens])
-
-
-def _write_runs(message: pb.TokenRuns, runs: TokenRuns) -> None:
-    message.handles = pack_u32(runs.who)
-    message.indexes = pack_u32(runs.indexes)
-    message.starts = pack_u32(runs.starts)
-    message.counts = pack_u32(runs.counts)
-    message.tokens = pack_u32(runs.tokens)
-    runs.take()
 
 
 def write_update(message: pb.RequestEvents, update: Update, now_us: int, handle: int = 0) -> None:

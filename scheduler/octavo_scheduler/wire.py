@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote
 
 from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
@@ -37,10 +37,10 @@ def tokens_array(packed: bytes, field: str) -> array[int]:
     return values
 
 
-def u32_list(packed: bytes, field: str) -> list[int]:
+def u32_list(packed: bytes, field: str, unpack: Callable[[bytes], list[int]] = unpack_u32) -> list[int]:
     """Packed u32 as a list. Raises WireError."""
     try:
-        return unpack_u32(packed)
+        return unpack(packed)
     except ValueError as error:
         raise WireError(f"{field}: {error}") from error
 
