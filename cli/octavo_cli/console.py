@@ -10,10 +10,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from octavo_cli.service_log import LAST_WORDS, SETTINGS_WORDS, Record
 from octavo_cli.state import ServiceState
 
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-_OF = re.compile(r"(\d+)\s*(?:/|of)\s*(\d+)")
+_PERCENT = re.compile(r"(?<!\d)(\d{1,15}(?:\.\d{1,15})?)\s*%")
+_OF = re.compile(r"(?<!\d)(\d{1,15})\s*(?:/|of)\s*(\d{1,15})(?!\d)")
 _SHOWN = re.compile(r"load|KV pool|warm|calibrat|kernel", re.IGNORECASE)
 READY_LINE = "octavo is ready"
+
+
+class LastingConsole(Console):
+    """A console whose program goes on when its reader leaves; rich's own ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Writes no more."""
+        self.quiet = True
 
 
 class ConsoleWatcher:
@@ -46,6 +54,10 @@ class ConsoleWatcher:
     def died(self, service: str, reason: str, restart_in_s: float) -> None:
         """Says who died, why, and that it comes back."""
         self._line(f"{service:<12} died: {reason}; starting it again in {restart_in_s:.1f} s")
+
+    def trouble(self, service: str, why: str) -> None:
+        """Says what kept the supervisor from seeing how a service is."""
+        self._line(f"{service:<12} cannot be followed just now: {why}; looking again")
 
     def ready(self, urls: dict[str, str], seconds: float) -> None:
         """The final line with the URLs."""

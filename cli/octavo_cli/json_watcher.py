@@ -10,7 +10,7 @@ from octavo_cli.state import ServiceState
 
 
 class JsonWatcher:
-    """Writes the cluster's events; `event` is service, log, died, ready, gate or draining."""
+    """Writes the cluster's events; `event` is service, log, died, trouble, ready, gate or draining."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -29,6 +29,10 @@ class JsonWatcher:
     def died(self, service: str, reason: str, restart_in_s: float) -> None:
         """A service died and comes back."""
         self._write("died", service=service, why=reason, restart_in_s=restart_in_s)
+
+    def trouble(self, service: str, why: str) -> None:
+        """A service could not be followed just now."""
+        self._write("trouble", service=service, why=why)
 
     def ready(self, urls: dict[str, str], seconds: float) -> None:
         """Everything serves."""

@@ -38,12 +38,12 @@ class ServiceLog:
         self._rest = b""
 
     def new_records(self) -> list[Record]:
-        """The whole lines written since the last call."""
+        """The whole lines written since the last call that could read the file."""
         try:
             with self.path.open("rb") as stream:
                 stream.seek(self._offset)
                 content = stream.read()
-        except FileNotFoundError:
+        except OSError:
             return []
         self._offset += len(content)
         *lines, self._rest = (self._rest + content).split(b"\n")
@@ -55,7 +55,7 @@ def parse_record(line: str) -> Record:
     try:
         content = json.loads(line)
         return Record(str(content["level"]), str(content["message"]))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     parts = line.split(" ", 3)
     if len(parts) == 4 and parts[2] in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):

@@ -2,7 +2,7 @@
 
 Rules: a service that dies before the cluster was ready ends the cluster with its reason; one that dies later is
 started again on the same address, after 0.1 s at first and at most 5 s after repeated deaths; a worker that was drained
-stays away until the cluster is started anew. Nothing outlives the
+stays away until the cluster is started anew. Whom the watcher shows it to may go: the cluster stays. Nothing outlives the
 supervisor but what a kill -9 of it leaves, and that the next `octavo up` or `octavo down` ends.
 """
 
@@ -12,14 +12,14 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from octavo.v1 import admin_pb2
 
-from octavo_cli.exits import StartFailed
+from octavo_cli.exits import FAILED, StartFailed
 from octavo_cli.gate_process import LOG, WAITING, run_gate_process
 from octavo_cli.plan import STOP_ORDER, ServicePlan
 from octavo_cli.ports import reachable
@@ -28,6 +28,8 @@ from octavo_cli.service_log import Record, left_in_order, reason_of_death
 from octavo_cli.state import ClusterState, Process, ServiceState, write_state
 
 POLL_STARTING_S, POLL_SERVING_S = 0.1, 0.5
+POLL_STEADY_S, STEADY_POLLS = 2.0, 10
+"""How often a service is asked once its last answers were alike: a question costs both sides half a millisecond of the cores that compute."""
 FIRST_BACKOFF_S, LAST_BACKOFF_S, STABLE_AFTER_S = 0.1, 5.0, 30.0
 FIRST_GATE_RETRY_S, LAST_GATE_RETRY_S = 5.0, 300.0
 
@@ -43,6 +45,9 @@ class Watcher(Protocol):
 
     def died(self, service: str, reason: str, restart_in_s: float) -> None:
         """A service died and is started again."""
+
+    def trouble(self, service: str, why: str) -> None:
+        """What a service logs or answers could not be followed; it is looked at again."""
 
     def ready(self, urls: dict[str, str], seconds: float) -> None:
         """The whole cluster serves; `seconds` since its start."""
@@ -116,24 +121,12 @@ class Supervisor:
         """Keeps one service running for ever. Raises StartFailed when it dies before the cluster is ready."""
         deaths = 0
         while True:
-            process = await ServiceProcess.start(plan, self._run_dir / "logs" / f"{plan.name}.log")
-            self._running[plan.name] = process
-            restarts = self._service(plan).restarts + (1 if self._service(plan).process.pid else 0)
-            self._update(plan, state="starting", why="", process=process.identity, restarts=restarts)
             began_s = time.monotonic()
-            watching = asyncio.create_task(self._watch(plan, process, began_s))
-            try:
-                code = await process.wait()
-            finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-            process.kill_group()
-            process.read_log()
-            reason = reason_of_death(process.records, code)
+            process, code, reason = await self._run_once(plan)
             if not self.state.ready:
                 self._update(plan, state="dead", why=reason)
                 raise StartFailed.with_code(f"{plan.name} did not start: {reason}", code)
-            if left_in_order(process.records, code):
+            if process is not None and left_in_order(process.records, code):
                 del self._running[plan.name]
                 self._update(plan, state="drained", why="left in order")
                 await self._stopping.wait()
@@ -142,22 +135,55 @@ class Supervisor:
             backoff_s = min(FIRST_BACKOFF_S * 2**deaths, LAST_BACKOFF_S)
             deaths += 1
             self._update(plan, state="restarting", why=reason)
-            self._watcher.died(plan.name, reason, backoff_s)
+            self._show(self._watcher.died, plan.name, reason, backoff_s)
             await asyncio.sleep(backoff_s)
 
+    async def _run_once(self, plan: ServicePlan) -> tuple[ServiceProcess | None, int, str]:
+        """A service from its start to its end: its process (None: it could not be made), its exit code and why it ended."""
+        try:
+            process = await ServiceProcess.start(plan, self._run_dir / "logs" / f"{plan.name}.log")
+        except OSError as error:
+            return None, FAILED, f"its process cannot be started: {error}"
+        self._running[plan.name] = process
+        restarts = self._service(plan).restarts + (1 if self._service(plan).process.pid else 0)
+        self._update(plan, state="starting", why="", process=process.identity, restarts=restarts)
+        watching = asyncio.create_task(self._keep_watching(plan, process))
+        try:
+            code = await process.wait()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        process.kill_group()
+        process.read_log()
+        return process, code, reason_of_death(process.records, code)
+
+    async def _keep_watching(self, plan: ServicePlan, process: ServiceProcess) -> None:
+        """Watches for as long as it is let: whatever a service writes or answers, it is looked at again."""
+        began_s = time.monotonic()
+        told = ""
+        while True:
+            (error,) = await asyncio.gather(self._watch(plan, process, began_s), return_exceptions=True)
+            if repr(error) != told:
+                told = repr(error)
+                self._show(self._watcher.trouble, plan.name, told)
+            await asyncio.sleep(POLL_SERVING_S)
+
     async def _watch(self, plan: ServicePlan, process: ServiceProcess, began_s: float) -> None:
-        """Follows a service's log and state as long as it runs."""
+        """Follows a service's log and state as long as it runs; ends with an error alone."""
         probe = open_probe(plan)
+        alike = 0
         try:
             while True:
+                before = self._service(plan)
                 for record in process.read_log():
                     if self._service(plan).state != "serving":
-                        self._watcher.record(plan.name, record)
+                        self._show(self._watcher.record, plan.name, record)
                 info = await probe.info()
                 if info is not None and info.pid == process.identity.pid:
                     self._heard(plan, info, time.monotonic() - began_s)
-                serving = self._service(plan).state == "serving"
-                await asyncio.sleep(POLL_SERVING_S if serving else POLL_STARTING_S)
+                now = self._service(plan)
+                alike = alike + 1 if info is not None and now == before else 0
+                await asyncio.sleep(_pause_s(now.state == "serving", alike))
         finally:
             await probe.close()
 
@@ -166,11 +192,11 @@ class Supervisor:
         self._info_urls[plan.kind] = dict(info.urls)
         if (before.state, before.why) != (info.state, info.why):
             self._update(plan, state=info.state, why=info.why)
-            self._watcher.changed(before, self._service(plan), seconds)
+            self._show(self._watcher.changed, before, self._service(plan), seconds)
         if not self.state.ready and all(item.state == "serving" for item in self.state.services):
             self.state = replace(self.state, ready=True, urls=self._urls())
             self._save()
-            self._watcher.ready(self.state.urls, time.monotonic() - self._started_s)
+            self._show(self._watcher.ready, self.state.urls, time.monotonic() - self._started_s)
 
     async def _keep_gate(self) -> None:
         """Runs the release gate whenever a gateway begins to wait for it; a failure before ready ends the cluster.
@@ -184,22 +210,32 @@ class Supervisor:
             if not waiting or any(item.state != "serving" for item in others):
                 await asyncio.sleep(POLL_STARTING_S)
                 continue
-            self._watcher.gate("running", f"the release gate runs; its log: {self._run_dir / 'logs' / LOG}")
-            code, said = await run_gate_process(
-                self._gate_flags, self._run_dir, lambda line: self._watcher.gate("running", line)
-            )
+            self._show(self._watcher.gate, "running", f"the release gate runs; its log: {self._run_dir / 'logs' / LOG}")
+            code, said = await self._run_gate(self._gate_flags)
             if code == 0:
                 wait_s = FIRST_GATE_RETRY_S
-                self._watcher.gate("passed", said)
+                self._show(self._watcher.gate, "passed", said)
                 await asyncio.sleep(POLL_SERVING_S)  # until the watcher has heard the gateway's new state
                 continue
             if not self.state.ready:
                 self._failure = StartFailed.with_code(f"{said}; see {self._run_dir / 'logs' / LOG}", code)
                 self._stopping.set()
                 return
-            self._watcher.gate("failed", f"{said}; the gateway stays closed and the gate runs again in {wait_s:g} s")
+            self._show(
+                self._watcher.gate,
+                "failed",
+                f"{said}; the gateway stays closed and the gate runs again in {wait_s:g} s",
+            )
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LAST_GATE_RETRY_S)
+
+    async def _run_gate(self, flags: Sequence[str]) -> tuple[int, str]:
+        try:
+            return await run_gate_process(
+                flags, self._run_dir, lambda line: self._show(self._watcher.gate, "running", line)
+            )
+        except OSError as error:
+            return FAILED, f"the release gate cannot be run: {error}"
 
     async def _limit_start(self, ready_timeout_s: float) -> None:
         await asyncio.sleep(ready_timeout_s)
@@ -215,8 +251,7 @@ class Supervisor:
     async def _drain(self, *, asked: bool) -> bool:
         """Stops every service, the gateway first. Returns whether none had to be killed."""
         if asked:
-            with contextlib.suppress(OSError):  # nobody hears it: the services are stopped all the same
-                self._watcher.draining()
+            self._show(self._watcher.draining)
         self.state = replace(self.state, ready=False, stopping=True)
         self._save()
         clean = True
@@ -256,7 +291,19 @@ class Supervisor:
         self.state = self.state.with_service(replace(self._service(plan), **changes))  # type: ignore[arg-type]
         self._save()
 
+    def _show(self, event: Callable[..., None], *said: object) -> None:
+        """Tells the watcher where it can be told: an output that is full or closed takes nothing with it."""
+        with contextlib.suppress(OSError):
+            event(*said)
+
     def _save(self) -> None:
         """Writes the state where it can: on a full disk what is known of the cluster is late, and the cluster goes on."""
         with contextlib.suppress(OSError):
             write_state(self._run_dir, self.state)
+
+
+def _pause_s(serving: bool, alike: int) -> float:
+    """Until a service is asked again, whose last `alike` answers changed nothing."""
+    if not serving:
+        return POLL_STARTING_S
+    return POLL_STEADY_S if alike >= STEADY_POLLS else POLL_SERVING_S

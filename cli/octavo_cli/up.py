@@ -17,7 +17,7 @@ from octavo.manifest import ManifestError
 from octavo.rpc.settings import Settings, load_settings
 from rich.console import Console
 
-from octavo_cli.console import READY_LINE, ConsoleWatcher
+from octavo_cli.console import READY_LINE, ConsoleWatcher, LastingConsole
 from octavo_cli.exits import FAILED, OK, NoCluster, StartFailed
 from octavo_cli.plan import MODULES, plan_cluster
 from octavo_cli.ports import PortLeases
@@ -42,7 +42,7 @@ def run_foreground(
     """
     settings = load_settings(flags, os.environ)
     run_dir = Path(settings.manifest.deployment.run_dir).absolute()
-    watcher = watcher or ConsoleWatcher(Console(file=sys.stdout))
+    watcher = watcher or ConsoleWatcher(LastingConsole(file=sys.stdout))
     with owned_run_dir(run_dir):
         end_leftovers(run_dir)
         set_logs_aside(run_dir)

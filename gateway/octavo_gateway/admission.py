@@ -12,11 +12,12 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from blake3 import blake3
-from octavo.errors import UnknownModel
+from octavo.errors import FieldName, UnknownModel
 from octavo.keys import choice_seed, extend_keys, namespace_root, namespace_tag
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
+from octavo_gateway.argument_schemas import KnownSchemas, schemas_of
 from octavo_gateway.beams import Beams, check_beams, without_draws
 from octavo_gateway.caching.rules import check_cache
 from octavo_gateway.caching.tools import callable_names, check_tools, shown_tools
@@ -89,6 +90,9 @@ class TextRules:
     echo: bool = False
     tools: frozenset[str] = frozenset()  # functions that the model may call
     opening: str = ""  # of a call that the answer must be: its first words, which the prompt ended with
+    schemas: tuple[
+        tuple[str, str], ...
+    ] = ()  # then also: a function's name and the JSON schema that its arguments must fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class Admission:
     defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
     draw_seed: Callable[[], int] = lambda: secrets.randbits(63)
     draw_id: Callable[[], str] = lambda: f"req-{secrets.token_hex(12)}"
+    known_schemas: KnownSchemas = field(default_factory=KnownSchemas)
 
     def check(self, params: RequestParams, limits: Limits) -> None:
         """Everything that needs no tokenization. Raises InvalidRequest or UnknownModel."""
@@ -167,7 +172,7 @@ class Admission:
 
     def check_sampling(self, params: RequestParams, limits: Limits) -> None:
         """What `admit` checks beyond the prompt's length, for a request that cannot be admitted yet."""
-        check_beams(params, limits)
+        check_beams(params, limits, self.tokenizer.vocab_size)
         self._sampling(params, limits)
         self._seed(params)
         check.stop_strings(params.stop, limits.max_stop_strings)
@@ -204,8 +209,10 @@ class Admission:
             raise too_long(name, at_least, limits, "at least ")
 
     def encode(self, params: RequestParams) -> list[int]:
-        """Prompt ids of a checked request; may run in a thread."""
+        """Prompt ids of a checked request; may run in a thread. InvalidRequest for what a template or a schema makes of it."""
         if params.kind == "chat":
+            if is_forced(params.tool_choice):
+                self.known_schemas.check(params, callable_names(params))
             return self.chat.encode(
                 params.messages,
                 add_generation_prompt=params.add_generation_prompt,
@@ -233,8 +240,9 @@ class Admission:
             raise too_long(prompt_field, len(prompt_ids), limits)
         max_tokens = self._max_tokens(params, len(prompt_ids), limits)
         if params.min_tokens > max_tokens:
-            raise check.invalid("min_tokens", f"{params.min_tokens} is more than max_tokens ({max_tokens}); lower it")
-        beams = check_beams(params, limits)
+            problem = f"{params.min_tokens} is more than "
+            raise check.invalid("min_tokens", problem, FieldName("max_tokens"), f" ({max_tokens}); lower it")
+        beams = check_beams(params, limits, self.tokenizer.vocab_size)
         sampling = self._sampling(params if beams is None else without_draws(params), limits)
         seed = self._seed(params)
         n = params.n or (beams.width if beams is not None else 1)
@@ -258,6 +266,7 @@ class Admission:
                 echo=params.echo,
                 tools=callable_names(params),
                 opening=self._opening(params),
+                schemas=schemas_of(params, callable_names(params)) if is_forced(params.tool_choice) else (),
             ),
             max_tokens=max_tokens,
             n=n,

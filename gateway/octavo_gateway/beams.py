@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from octavo.errors import FieldName
+
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.requests import RequestParams
 
 if TYPE_CHECKING:
     from octavo_gateway.admission import Limits
 
+WIDTH: Final = FieldName("beam_width")
 MAX_WIDTH: Final = 10
 MAX_PENALTY: Final = 10.0
 _DRAWS: Final[dict[str, tuple[float | None, ...]]] = {
@@ -39,17 +42,21 @@ class Beams:
     early_stopping: bool = False
 
 
-def check_beams(params: RequestParams, limits: Limits) -> Beams | None:
-    """The search that is asked for; None: none is. Raises InvalidRequest naming the field and the fix."""
+def check_beams(params: RequestParams, limits: Limits, vocab_size: int) -> Beams | None:
+    """The search that is asked for; None: none is. Raises InvalidRequest naming the field and the fix.
+
+    The first step alone has at most `vocab_size` continuations, and the search may end with it.
+    """
     if not params.beam_width:
         given = {"length_penalty": params.length_penalty not in (None, 1), "early_stopping": params.early_stopping}
         for name in given:
             if given[name]:
-                raise check.invalid(name, "only a beam search takes it; set beam_width, or leave it out")
+                raise check.invalid(name, "only a beam search takes it; set ", WIDTH, ", or leave it out")
         return None
-    width = check.integer("beam_width", params.beam_width, 1, min(MAX_WIDTH, limits.max_choices))
+    width = check.integer(WIDTH, params.beam_width, 1, min(MAX_WIDTH, limits.max_choices, vocab_size))
     if params.n is not None and params.n > width:
-        raise check.invalid("n", f"{params.n} beams of {width} cannot come back; use at most beam_width ({width})")
+        problem = f"{params.n} beams of {width} cannot come back; use at most "
+        raise check.invalid("n", problem, WIDTH, f" ({width})")
     for name, harmless in _DRAWS.items():
         if getattr(params, name) not in harmless:
             raise check.invalid(name, "a beam search draws nothing; leave it out")

@@ -15,7 +15,7 @@ from octavo_gateway.admission import TextRules
 from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.detokenizer import Detokenizer
 from octavo_gateway.growing_call import CallPart
-from octavo_gateway.requests import Delta, FinishWord, TokenLogprob, ToolCall, ToolCallPart
+from octavo_gateway.requests import BeamScore, Delta, FinishWord, TokenLogprob, ToolCall, ToolCallPart
 from octavo_gateway.stops import StopMatcher
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.tool_calls import Call, ToolText, call_id
@@ -46,47 +46,54 @@ class ChoiceOutput:
     `ends[i]` is the UTF-8 length of the text after token i; `head` (the echoed prompt, or the opening of a
     call) comes before all of it. `call_parts`: what
     tool calls grew by, each with the number of tokens after which it was known, the end counted as one more.
+
+    `plain`: nothing but a stop token can come of the next token beside its own text, which `texts` has by its id once it was
+    seen. Such a token is only appended to `ids`; what else is kept of it is made up when somebody looks.
     """
 
     __slots__ = (
         "_detokenizer",
+        "_ends",
+        "_logprobs",
         "_matcher",
+        "_pieces",
         "_rules",
         "_split",
+        "_stop_ids",
+        "beam",
         "call_parts",
-        "cumulative_logprob",
-        "ends",
         "finish_reason",
         "head",
         "ids",
         "index",
-        "logprobs",
-        "pieces",
-        "score",
+        "plain",
         "stop_hit",
         "tail",
+        "texts",
         "tool_calls",
     )
 
     def __init__(self, index: int, rules: TextRules, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
         self.index = index
         self.ids: list[int] = []
-        self.pieces: list[str] = []
-        self.ends = array("Q")
-        self.logprobs: list[RawLogprob | None] = []
+        self._pieces: list[str] = []
+        self._ends = array("Q")
+        self._logprobs: list[RawLogprob | None] = []
         echoed = tokenizer.decode(prompt_ids, skip_special_tokens=rules.skip_special_tokens) if rules.echo else ""
         self.head = rules.opening or echoed
         self.tail = ""
         self.finish_reason: FinishWord | None = None
         self.stop_hit = ""
-        self.score: float | None = None  # of a beam, as is the next
-        self.cumulative_logprob: float | None = None
+        self.beam: BeamScore | None = None
         self.tool_calls: list[Call] = []
         self.call_parts: list[tuple[int, CallPart]] = []
-        self._split = ToolText(rules.tools) if rules.tools else None
+        self._split = ToolText(rules.tools, rules.schemas) if rules.tools else None
         if self._split is not None:
             self._split.feed(rules.opening)
         self._rules = rules
+        self._stop_ids = rules.stop_ids
+        self.texts = tokenizer.texts(skip_special_tokens=rules.skip_special_tokens)
+        self.plain = False  # until the first token has shown that no character is open
         skipped = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
         # With echo the prompt is shown whole, an unfinished character included.
         self._detokenizer = Detokenizer(tokenizer.token_bytes, skipped, () if rules.echo else prompt_ids)
@@ -99,11 +106,61 @@ class ChoiceOutput:
         """
         if start > len(self.ids):
             raise TokenGap(f"choice {self.index}: tokens from {start} after {len(self.ids)}")
+        self._make_up()
         for i in range(len(self.ids) - start, len(ids)):
             if self.finish_reason is not None:
                 break
             self._take(ids[i], logprobs[i] if i < len(logprobs) else None)
+        free = self.finish_reason is None and self._split is None and not self._rules.stops and not logprobs
+        self.plain = free and self._detokenizer.clean
         return self._matcher.hit is not None
+
+    def take_plain(self, start: int, token_id: int) -> bool:
+        """`accept` of one token without a logprob that is nothing but its text; False: it was not taken, and needs that.
+
+        Nearly every token comes this way. Each object that it touches is a miss of the CPU's cache.
+        """
+        ids, texts = self.ids, self.texts
+        if not self.plain or start != len(ids) or token_id >= len(texts) or token_id in self._stop_ids:
+            return False
+        if texts[token_id] is None:
+            whole = self._detokenizer.whole(token_id)
+            if whole is None:
+                return False
+            texts[token_id] = whole
+        ids.append(token_id)
+        return True
+
+    def _make_up(self) -> None:
+        """What is kept of tokens that were taken as plain ones."""
+        done = len(self._pieces)
+        if done == len(self.ids):
+            return
+        new = [self.texts[token_id] or "" for token_id in self.ids[done:]]
+        self._pieces += new
+        self._logprobs += [None] * len(new)
+        end = self._ends[-1] if self._ends else 0
+        for text in new:
+            end += utf8_len(text)
+            self._ends.append(end)
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text that each token completed."""
+        self._make_up()
+        return self._pieces
+
+    @property
+    def ends(self) -> array[int]:
+        """UTF-8 bytes of the text up to and with each token."""
+        self._make_up()
+        return self._ends
+
+    @property
+    def logprobs(self) -> list[RawLogprob | None]:
+        """One per token."""
+        self._make_up()
+        return self._logprobs
 
     def _take(self, token_id: int, logprob: RawLogprob | None) -> None:
         rules = self._rules
@@ -113,9 +170,9 @@ class ChoiceOutput:
         if not ends_here or rules.include_stop_str:
             text = self._matcher.feed(self._detokenizer.feed(token_id), armed=armed)
         self.ids.append(token_id)
-        self.pieces.append(text)
-        self.logprobs.append(logprob)
-        self.ends.append((self.ends[-1] if self.ends else 0) + utf8_len(text))
+        self._pieces.append(text)
+        self._logprobs.append(logprob)
+        self._ends.append((self._ends[-1] if self._ends else 0) + utf8_len(text))
         if self._split is not None:
             self._split.feed(text)
             self._note_parts(self._split, len(self.ids))
@@ -133,7 +190,7 @@ class ChoiceOutput:
 
     def _end(self, reason: FinishWord, stop_hit: str) -> None:
         """With calls in it the answer ended for them; one that was cut off ended for its length all the same."""
-        self.finish_reason, self.stop_hit = reason, stop_hit
+        self.finish_reason, self.stop_hit, self.plain = reason, stop_hit, False
         if self._split is not None:
             self._split.feed(self.tail)
             self._split.finish()
@@ -145,6 +202,11 @@ class ChoiceOutput:
 
     def _note_parts(self, split: ToolText, known: int) -> None:
         self.call_parts += [(known, part) for part in split.take_parts()]
+
+    @property
+    def call_fault(self) -> str:
+        """What is wrong with the arguments of a call that had to fit a schema."""
+        return self._split.fault if self._split is not None else ""
 
     def bytes_after(self, tokens: int) -> int:
         """UTF-8 bytes of head and text after `tokens` tokens, tail not included."""
@@ -159,7 +221,17 @@ class ChoiceOutput:
 class ChoiceReader:
     """One client's position in a choice. `from_byte`: text before it is not given out again. `request_id` names tool calls."""
 
-    __slots__ = ("_choice", "_from_byte", "_head_given", "_part", "_request_id", "_tokenizer", "_tokens", "ended")
+    __slots__ = (
+        "_byte_end",
+        "_choice",
+        "_from_byte",
+        "_head_given",
+        "_part",
+        "_request_id",
+        "_tokenizer",
+        "_tokens",
+        "ended",
+    )
 
     def __init__(self, choice: ChoiceOutput, tokenizer: Tokenizer, from_byte: int = 0, request_id: str = "") -> None:
         self._choice = choice
@@ -167,6 +239,7 @@ class ChoiceReader:
         self._from_byte = from_byte
         self._request_id = request_id
         self._tokens = 0
+        self._byte_end = -1  # of the text after so many tokens, once they were given as plain ones; else -1
         self._part = 0  # the next of the call parts
         self._head_given = not choice.head
         self.ended = False
@@ -175,6 +248,16 @@ class ChoiceReader:
         """Puts plain new tokens (no logprobs, no end) into the columns as a delta of `call`. True: `pull` has more."""
         choice = self._choice
         first, last = self._tokens, len(choice.ids)
+        if last - first == 1 and choice.plain and self._byte_end >= 0:
+            token_id = choice.ids[first]
+            known = choice.texts[token_id]
+            if known is not None:
+                byte_end = self._byte_end + (len(known) if known.isascii() else len(known.encode()))
+                self._tokens, self._byte_end = last, byte_end
+                columns.rows.append((call, choice.index, 1, last, byte_end))  # columns.add, in line
+                columns.tokens.append(token_id)
+                columns.texts.append(known)
+                return False
         if self.ended or (first == last and choice.finish_reason is None and self._head_given):
             return False
         plain = self._head_given and not self._from_byte and choice.finish_reason is None
@@ -182,8 +265,8 @@ class ChoiceReader:
         if not plain or choice.logprobs[first] is not None or last - first > MAX_DELTA_ENTRIES:
             return True
         text = choice.pieces[first] if last - first == 1 else "".join(choice.pieces[first:last])
-        columns.add(call, choice.index, text, choice.ids[first:last], last, choice.bytes_after(last))
-        self._tokens = last
+        self._tokens, self._byte_end = last, choice.bytes_after(last)
+        columns.add(call, choice.index, text, choice.ids[first:last], last, self._byte_end)
         return False
 
     def pull(self) -> Delta | None:
@@ -205,7 +288,7 @@ class ChoiceReader:
         if self._from_byte and (at := choice.bytes_after(first)) < self._from_byte:
             text = _without_bytes(text, self._from_byte - at)
         byte_end = choice.total_bytes if self.ended else choice.bytes_after(last)
-        self._tokens = last
+        self._tokens, self._byte_end = last, -1
         return Delta(
             index=choice.index,
             text=text,
@@ -217,6 +300,7 @@ class ChoiceReader:
             stop_hit=choice.stop_hit if self.ended else "",
             tool_calls=named_calls(self._request_id, choice) if self.ended else (),
             call_parts=self._new_parts(last + self.ended),
+            beam=choice.beam if self.ended else None,
         )
 
     def _new_parts(self, known: int) -> list[ToolCallPart]:

@@ -1,4 +1,4 @@
-"""New text and tokens of many calls as columns: what a step has for a client, without an object per token or delta."""
+"""New text and tokens of many calls as columns: what a step has for a client, a row of numbers per delta."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ from collections.abc import Sequence
 
 
 class DeltaColumns:
-    """One entry per delta in every column but `tokens`, which holds the ids of all, `counts` of each."""
+    """`rows` has for each delta its call, index, number of tokens, token_end and byte_end (as in `Delta`), `tokens` the ids of all."""
 
-    __slots__ = ("byte_ends", "calls", "counts", "indexes", "texts", "token_ends", "tokens")
+    __slots__ = ("rows", "texts", "tokens")
 
     def __init__(self) -> None:
-        self.calls: list[int] = []
-        self.indexes: list[int] = []
-        self.counts: list[int] = []
-        self.token_ends: list[int] = []
-        self.byte_ends: list[int] = []
+        self.rows: list[tuple[int, int, int, int, int]] = []
         self.tokens: list[int] = []
         self.texts: list[str] = []
 
     def add(self, call: int, index: int, text: str, ids: Sequence[int], token_end: int, byte_end: int) -> None:
         """One delta; the fields are those of `Delta`."""
-        self.calls.append(call)
-        self.indexes.append(index)
-        self.counts.append(len(ids))
-        self.token_ends.append(token_end)
-        self.byte_ends.append(byte_end)
+        self.rows.append((call, index, len(ids), token_end, byte_end))
         self.tokens.extend(ids)
         self.texts.append(text)

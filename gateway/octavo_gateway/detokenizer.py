@@ -44,6 +44,20 @@ class Detokenizer:
         """The text that `token_id` completes; empty while a character is unfinished. IndexError on an id out of range."""
         return "" if token_id in self._skipped else self._decoder.decode(self._token_bytes[token_id])
 
+    @property
+    def clean(self) -> bool:
+        """No character is unfinished: what comes next is text by itself."""
+        return not self._decoder.getstate()[0]
+
+    def whole(self, token_id: int) -> str | None:
+        """Its text, where that is some whole characters whatever comes before and after. IndexError on an id out of range."""
+        if token_id in self._skipped:
+            return None
+        try:
+            return self._token_bytes[token_id].decode() or None
+        except UnicodeDecodeError:
+            return None
+
     def flush(self) -> str:
         """What an unfinished character at the end becomes: U+FFFD, or nothing. Ends the stream."""
         return self._decoder.decode(b"", True)

@@ -18,6 +18,7 @@ from octavo.errors import (
     AlreadyExists,
     Cancelled,
     DeadlineExceeded,
+    FieldName,
     InternalError,
     OctavoError,
     Unavailable,
@@ -275,7 +276,9 @@ class OctavoGateway:
             check.name("request_id", request_id, MAX_NAME_CHARS)
             check.name("idempotency_key", idempotency_key, MAX_NAME_CHARS)
             if not request_id and not idempotency_key:
-                raise check.invalid("request_id", "neither it nor idempotency_key is given; send one")
+                raise check.invalid(
+                    "request_id", "neither it nor ", FieldName("idempotency_key"), " is given; send one"
+                )
             live = self._find(tenant, request_id, idempotency_key)
             if live is None:
                 await self._upstream.wait_ready()
@@ -406,9 +409,9 @@ class OctavoGateway:
         """Observer of live requests: the first token came, seconds after the request was received."""
         self._metrics.first_token(seconds)
 
-    def token_gap(self, seconds: float, tokens: int) -> None:
-        """Observer of live requests: `tokens` more after `seconds`."""
-        self._metrics.token_gap(seconds, tokens)
+    def token_gaps(self, seconds: float, arrivals: int) -> None:
+        """Observer of live requests: tokens came so many times, each after `seconds` per token."""
+        self._metrics.token_gaps(seconds, arrivals)
 
     def ended(self, live: LiveRequest) -> None:
         """Observer of live requests: one came to its terminal. Its names are free again, an Ack may still come."""

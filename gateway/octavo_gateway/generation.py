@@ -22,6 +22,27 @@ from octavo_gateway.tokenizer import Tokenizer
 class GenerationView:
     """Implements `octavo_gateway.requests.Generation` over an accepted live request. For one consumer."""
 
+    __slots__ = (
+        "_busy_ns",
+        "_clock",
+        "_done",
+        "_iterating",
+        "_live",
+        "_log",
+        "_next",
+        "_readers",
+        "_span",
+        "_tokenized_s",
+        "_wakeup",
+        "degraded",
+        "max_tokens",
+        "model",
+        "prompt_tokens",
+        "request_id",
+        "seed",
+        "trace_id",
+    )
+
     def __init__(
         self,
         live: LiveRequest,
@@ -78,12 +99,12 @@ class GenerationView:
 
     def give(self, call: int, columns: DeltaColumns) -> bool:
         """Puts plain new tokens into the columns under this number. True: `pull` has what comes next."""
-        started = time.perf_counter_ns()
         more = False
         for reader in self._readers:
-            more = reader.give(call, columns) or more
-        self._busy_ns += time.perf_counter_ns() - started
-        return more or self._live.ended
+            if reader.give(call, columns):
+                more = True
+        live = self._live
+        return more or live.finished or live.error is not None
 
     def pull(self) -> Event | None:
         """The next event that is there. Choices take turns. Raises the terminal error after the last delta."""
@@ -186,8 +207,7 @@ class GenerationView:
                 len(choice.ids),
                 choice.total_bytes,
                 digest,
-                choice.score,
-                choice.cumulative_logprob,
+                choice.beam,
             )
             choices.append(end)
         return Finished(usage, self._timings(), choices, live.cost)

@@ -196,8 +196,8 @@ def _finished_message(finished: Finished) -> pb.Finished:
                 tokens=choice.tokens,
                 bytes=choice.bytes,
                 ids_blake3=choice.ids_blake3,
-                score=choice.score,
-                cumulative_logprob=choice.cumulative_logprob,
+                score=choice.beam.score if choice.beam else None,
+                cumulative_logprob=choice.beam.cumulative_logprob if choice.beam else None,
             )
             for choice in finished.choices
         ],
@@ -224,12 +224,13 @@ def cancel_response(outcome: CancelOutcome) -> pb.CancelResponse:
 
 def delta_runs(runs: pb.DeltaRuns, columns: DeltaColumns) -> None:
     """Packs the columns."""
-    runs.calls = pack_u32(columns.calls)
-    if any(columns.indexes):
-        runs.indexes = pack_u32(columns.indexes)
-    runs.counts = pack_u32(columns.counts)
-    runs.token_ends = pack_u32(columns.token_ends)
-    runs.byte_ends = pack_u32(columns.byte_ends)
+    calls, indexes, counts, token_ends, byte_ends = zip(*columns.rows, strict=True)
+    runs.calls = pack_u32(calls)
+    if any(indexes):
+        runs.indexes = pack_u32(indexes)
+    runs.counts = pack_u32(counts)
+    runs.token_ends = pack_u32(token_ends)
+    runs.byte_ends = pack_u32(byte_ends)
     runs.tokens = pack_u32(columns.tokens)
     runs.texts.extend(columns.texts)
 

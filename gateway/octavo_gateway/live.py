@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.errors import Cancelled, InternalError, NoToolCall, OctavoError, from_outcome
+from octavo.errors import Cancelled, FieldName, InternalError, NoToolCall, OctavoError, from_outcome
 
 from octavo_gateway.admission import AdmittedRequest
 from octavo_gateway.choice import ChoiceOutput, RawLogprob
 from octavo_gateway.request_state import load_state
-from octavo_gateway.requests import Cost, Wakeup
+from octavo_gateway.requests import BeamScore, Cost, Wakeup
 from octavo_gateway.tokenizer import Tokenizer
 from octavo_gateway.ttft import Measured, TtftParts, decompose
 
@@ -38,7 +38,7 @@ class Observer(Protocol):
 
     def first_token(self, seconds: float) -> None: ...
 
-    def token_gap(self, seconds: float, tokens: int) -> None: ...
+    def token_gaps(self, seconds: float, arrivals: int) -> None: ...
 
     def ended(self, live: LiveRequest) -> None: ...
 
@@ -67,6 +67,56 @@ class LiveRequest:
 
     `error` or `finished` is set once: the terminal. `wire_id` is the request's name on the scheduler's stream.
     """
+
+    __slots__ = (
+        "_clock",
+        "_observer",
+        "_orders",
+        "_tokenizer",
+        "accepted",
+        "admitted",
+        "at_end",
+        "attempt",
+        "blended_tokens",
+        "busy_ns",
+        "cached_by_tier",
+        "cached_tokens",
+        "cancel_reason",
+        "choices",
+        "clients",
+        "completed",
+        "cost",
+        "deadline",
+        "deadline_timer",
+        "degraded",
+        "error",
+        "finished",
+        "first_read",
+        "first_token",
+        "gap_tokens",
+        "gaps_s",
+        "itl_target_s",
+        "joined",
+        "last_token",
+        "late_tokens",
+        "longest_gap_s",
+        "max_tokens",
+        "names",
+        "received",
+        "relay_us",
+        "resend_us",
+        "resubmitted",
+        "resubmitted_before_token",
+        "send_us",
+        "submitted",
+        "tenant",
+        "times",
+        "times_cover_first_token",
+        "tokenize_us",
+        "traceparent",
+        "wakeups",
+        "wire_id",
+    )
 
     def __init__(
         self,
@@ -192,6 +242,33 @@ class LiveRequest:
             self._note_tokens(len(choice.ids) - before)
             self.wake()
 
+    def on_token(self, index: int, start: int, token_id: int, read: float, busy_ns: int) -> float:
+        """A plain token, in a message read at `read`, whose text cost about `busy_ns`: seconds since the one before it.
+
+        Negative: it is none, and needs `on_tokens`. Nobody counts the gap here: see `count_gaps`.
+        """
+        choices = self.choices
+        if index >= len(choices) or not self.first_token or not choices[index].take_plain(start, token_id):
+            return -1.0
+        self.busy_ns += busy_ns
+        gap_s = read - self.last_token
+        if gap_s < 0.0:
+            gap_s = 0.0
+        self.last_token = read
+        self.gaps_s.append(gap_s)  # _note_gap, in line
+        if gap_s > self.longest_gap_s:
+            self.longest_gap_s = gap_s
+        self.gap_tokens += 1
+        if 0.0 < self.itl_target_s < gap_s:
+            self.late_tokens += 1
+        for event in self.wakeups:
+            event.set()
+        return gap_s
+
+    def count_gaps(self, gap_s: float, arrivals: int) -> None:
+        """Tells who counts of so many arrivals with this gap, of requests with the same observer."""
+        self._observer.token_gaps(gap_s, arrivals)
+
     def _note_tokens(self, count: int) -> None:
         now = self._clock()
         if not self.first_token:
@@ -199,13 +276,17 @@ class LiveRequest:
             self._observer.first_token(now - self.received)
         else:
             gap_s = now - self.last_token
-            self.gaps_s.append(gap_s / count)
-            self.longest_gap_s = max(self.longest_gap_s, gap_s)
-            self.gap_tokens += count
-            if self.itl_target_s and gap_s > self.itl_target_s * count:
-                self.late_tokens += count
-            self._observer.token_gap(gap_s, count)
+            self._note_gap(gap_s, count)
+            self._observer.token_gaps(gap_s / count, 1)
         self.last_token = now
+
+    def _note_gap(self, gap_s: float, count: int) -> None:
+        self.gaps_s.append(gap_s / count)
+        if gap_s > self.longest_gap_s:
+            self.longest_gap_s = gap_s
+        self.gap_tokens += count
+        if self.itl_target_s and gap_s > self.itl_target_s * count:
+            self.late_tokens += count
 
     def on_choice_finished(self, index: int, reason: str, stop_token: int) -> None:
         """A choice ended at the worker: `stop` by a token, or `length`."""
@@ -220,7 +301,7 @@ class LiveRequest:
     def on_beam(self, index: int, score: float, cumulative_logprob: float) -> None:
         """What a beam that came back counts."""
         if index < len(self.choices):
-            self.choices[index].score, self.choices[index].cumulative_logprob = score, cumulative_logprob
+            self.choices[index].beam = BeamScore(score, cumulative_logprob)
 
     def on_finished(
         self,
@@ -256,15 +337,18 @@ class LiveRequest:
         if self.admitted is None or not self.admitted.text.opening:
             return None
         for choice in self.choices:
+            if choice.call_fault:
+                problem = f"choice {choice.index}: {choice.call_fault}; ask again, or use "
+                return NoToolCall((problem, FieldName("tool_choice"), " auto"), reason="bad-arguments")
             if choice.tool_calls:
                 continue
             if choice.finish_reason == "length":
-                return NoToolCall(
-                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise max_tokens"
+                problem = (
+                    f"choice {choice.index}: no call yet when it was cut off after {len(choice.ids)} tokens; raise "
                 )
-            return NoToolCall(
-                f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use tool_choice auto"
-            )
+                return NoToolCall((problem, FieldName("max_tokens")))
+            problem = f"choice {choice.index}: what the model wrote is no call in valid JSON of an offered function; ask again, or use "
+            return NoToolCall((problem, FieldName("tool_choice"), " auto"))
         return None
 
     def cancel(self, reason: str) -> None:
@@ -292,6 +376,8 @@ class LiveRequest:
 
     def _end(self) -> None:
         self.completed = self._clock()
+        for choice in self.choices:
+            choice.plain = False
         if not self.accepted.done():
             self.accepted.set_result(None)
         self._orders.forget(self.wire_id)

@@ -69,6 +69,7 @@ def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:
                     "stops": tuple(text["stops"]),
                     "stop_ids": frozenset(text["stop_ids"]),
                     "tools": frozenset(text.get("tools", ())),
+                    "schemas": tuple((name, schema) for name, schema in text.get("schemas", ())),
                 }
             ),
             beams=Beams(**beams) if beams is not None else None,

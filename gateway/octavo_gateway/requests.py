@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.ttft import TtftParts
@@ -127,6 +127,13 @@ class TokenLogprob:
     top: tuple[TokenLogprob, ...] = ()
 
 
+class BeamScore(NamedTuple):
+    """What a beam that came back counts: sum of log-probabilities / tokens ^ length_penalty, and the sum itself."""
+
+    score: float
+    cumulative_logprob: float
+
+
 @dataclass(slots=True)  # not frozen: that costs several times as much to make, once per message
 class Delta:
     """New text and tokens of one choice; `finish_reason` is set on its last one."""
@@ -141,6 +148,7 @@ class Delta:
     stop_hit: str = ""
     tool_calls: Sequence[ToolCall] = ()  # on the last one; their text was in the deltas too
     call_parts: Sequence[ToolCallPart] = ()  # of calls, as they grow
+    beam: BeamScore | None = None  # on the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +196,7 @@ class ChoiceEnd:
     tokens: int
     bytes: int
     ids_blake3: builtins.bytes
-    score: float | None = None  # of a beam
-    cumulative_logprob: float | None = None
+    beam: BeamScore | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""An OctavoError as a gRPC status with details: google.rpc BadRequest, RetryInfo and ErrorInfo in the trailer."""
+"""An OctavoError as a gRPC status with details: google.rpc BadRequest, RetryInfo and ErrorInfo in the trailer.
+
+Its fields are named as the messages of octavo.v1 name them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,11 @@ from octavo.errors import OctavoError
 
 STATUS_TRAILER: Final = "grpc-status-details-bin"
 DOMAIN: Final = "octavo"
+
+
+def in_rpcs_words(error: OctavoError) -> OctavoError:
+    """The error in the names of the protocol, where a tool or a call has no `function` in between."""
+    return error.renamed(lambda field: field.replace(".function.", ".") if "[" in field else field)
 
 
 def rich_status(error: OctavoError) -> status_pb2.Status:

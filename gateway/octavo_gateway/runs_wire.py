@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 from octavo.packing import unpack_u32
 from octavo.v1 import scheduler_pb2
 
@@ -14,6 +17,7 @@ class RunTable:
     def __init__(self) -> None:
         self._live: dict[int, LiveRequest] = {}
         self._handles: dict[str, int] = {}
+        self._busy_ns = 0  # what a run of the last message took
 
     def name(self, live: LiveRequest, handle: int) -> None:
         """From now on the handle stands for the request; 0 stands for none."""
@@ -35,14 +39,41 @@ class RunTable:
 
         Raises ValueError when the columns do not fit together, TokenGap when tokens are missing."""
         counts, tokens = unpack_u32(runs.counts), unpack_u32(runs.tokens)
+        handles, indexes, starts = unpack_u32(runs.handles), unpack_u32(runs.indexes), unpack_u32(runs.starts)
+        if counts.count(1) == len(counts):  # nearly every message
+            return self._apply_singles(zip(handles, indexes, starts, tokens, strict=True), len(counts), read)
         if sum(counts) != len(tokens):
             raise ValueError(f"runs.tokens: {len(tokens)} for counts of {sum(counts)}")
-        at, known = 0, self._live
-        columns = unpack_u32(runs.handles), unpack_u32(runs.indexes), unpack_u32(runs.starts), counts
-        for handle, index, start, count in zip(*columns, strict=True):
-            live = known.get(handle)
-            if live is not None:
-                if not live.first_token:  # its first ones came to another stream
-                    live.on_first_read(read, 0)
-                live.on_tokens(index, start, tokens[at : at + count], ())
+        at = 0
+        for handle, index, start, count in zip(handles, indexes, starts, counts, strict=True):
+            self._apply_run(handle, index, start, tokens[at : at + count], read)
             at += count
+
+    def _apply_run(self, handle: int, index: int, start: int, tokens: list[int], read: float) -> None:
+        live = self._live.get(handle)
+        if live is not None:
+            if not live.first_token:  # its first ones came to another stream
+                live.on_first_read(read, 0)
+            live.on_tokens(index, start, tokens, ())
+
+    def _apply_singles(self, rows: Iterable[tuple[int, int, int, int]], count: int, read: float) -> None:
+        """Runs of one token each. Requests that a worker runs in step have the same gaps, which are counted together."""
+        began_ns = time.perf_counter_ns()
+        known, busy_ns = self._live, self._busy_ns
+        last: LiveRequest | None = None
+        same_s, alike = 0.0, 0
+        for handle, index, start, token in rows:
+            live = known.get(handle)
+            if live is None:
+                continue
+            gap_s = live.on_token(index, start, token, read, busy_ns)
+            if gap_s < 0:
+                self._apply_run(handle, index, start, [token], read)
+                continue
+            if gap_s != same_s and last is not None:
+                last.count_gaps(same_s, alike)
+                alike = 0
+            last, same_s, alike = live, gap_s, alike + 1
+        if last is not None:
+            last.count_gaps(same_s, alike)
+        self._busy_ns = (time.perf_counter_ns() - began_ns) // max(1, count)

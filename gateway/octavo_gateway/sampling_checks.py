@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from octavo.errors import InvalidRequest
+from octavo.errors import FieldName, InvalidRequest
 
 MAX_STOP_CHARS: Final = 1024
 MAX_STOP_IDS: Final = 256
@@ -16,9 +16,9 @@ NEARLY_GREEDY: Final = 1e-4
 """A temperature below this is greedy: dividing logits by it would only overflow."""
 
 
-def invalid(field: str, problem: str) -> InvalidRequest:
-    """The error of one field."""
-    return InvalidRequest(f"{field}: {problem}", field=field)
+def invalid(field: str, *problem: str) -> InvalidRequest:
+    """The error of one field; the problem in parts, where it names others, which are FieldNames."""
+    return InvalidRequest((FieldName(field), ": ", *problem), field=field)
 
 
 def number(field: str, value: float, low: float, high: float, *, open_low: bool = False, fix: str = "") -> float:

@@ -16,7 +16,7 @@ from octavo.v1 import inference_pb2_grpc
 from octavo_gateway import inference_wire as wire
 from octavo_gateway.request_bytes import BadFrame, TolerantServer
 from octavo_gateway.requests import EdgeContext, Gateway, Generation
-from octavo_gateway.rich_status import status_trailer
+from octavo_gateway.rich_status import in_rpcs_words, status_trailer
 from octavo_gateway.session import MOST_CALLS, Session
 from octavo_gateway.slow_client import too_slow, write_or_cancel
 
@@ -265,5 +265,6 @@ def cost_trailer(generation: Generation) -> tuple[tuple[str, bytes], ...]:
 async def abort(context: Context, error: OctavoError, generation: Generation | None = None) -> NoReturn:
     """Ends a call with a rich status, and with the cost of what was taken on."""
     trailers = cost_trailer(generation) if generation is not None else ()
-    await context.abort(error.status, error.message, (*status_trailer(error), *trailers))
+    told = in_rpcs_words(error)
+    await context.abort(told.status, told.message, (*status_trailer(told), *trailers))
     raise AssertionError("abort raises")

@@ -21,7 +21,7 @@ from octavo_gateway import inference_wire as wire
 from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.request_bytes import BadFrame
 from octavo_gateway.requests import Delta, EdgeContext, Gateway, Generation
-from octavo_gateway.rich_status import rich_status
+from octavo_gateway.rich_status import in_rpcs_words, rich_status
 
 MOST_CALLS: Final = 1024
 MESSAGE_TOKENS: Final = 4096
@@ -87,12 +87,6 @@ class Session:
         for call in list(self._calls.values()):
             self._drop(call, reason)
 
-    def mark(self, call: _Call) -> None:
-        """The call has something to tell."""
-        call.marked = True
-        self._marked.append(call)
-        self._new.set()
-
     # -- what the client says ---------------------------------------------------------------------------------------
 
     def _take(self, frame: pb.SessionRequest | BadFrame) -> None:
@@ -122,7 +116,7 @@ class Session:
         return self._begin(frame, number)
 
     def _begin(self, frame: pb.SessionRequest, number: int) -> None:
-        call = self._calls[number] = _Call(self, number)
+        call = self._calls[number] = _Call(number, self._marked, self._new)
         timeout_s = frame.context.timeout_ms / 1e3 or None
         work = self._ask if frame.HasField("cancel") or frame.HasField("pause") else self._start
         call.task = asyncio.create_task(self._guarded(call, work, frame))
@@ -247,7 +241,7 @@ class Session:
         """One message of bounded size; calls it has no room for stay marked."""
         said, self._said = self._said, []
         message, columns = _Message(said), DeltaColumns()
-        marked = self._marked
+        marked, told = self._marked, message.told
         while marked and message.room > len(columns.tokens):
             call = marked.popleft()
             call.marked = False
@@ -255,7 +249,7 @@ class Session:
             if generation is None:
                 continue
             try:
-                plain = call.number not in message.told and not generation.give(call.number, columns)
+                plain = call.number not in told and not generation.give(call.number, columns)
                 if not plain and self._pull(message, call, generation):
                     call.set()
             except OctavoError as error:
@@ -283,10 +277,11 @@ class Session:
 class _Call:
     """One call, and the mark that its request sets when there is something new."""
 
-    __slots__ = ("generation", "marked", "number", "session", "task", "timer")
+    __slots__ = ("_marked", "_new", "generation", "marked", "number", "task", "timer")
 
-    def __init__(self, session: Session, number: int) -> None:
-        self.session = session
+    def __init__(self, number: int, marked: deque[_Call], new: asyncio.Event) -> None:
+        self._marked = marked  # the session's, in turn
+        self._new = new
         self.number = number
         self.generation: Generation | None = None
         self.task: asyncio.Task[None] | None = None
@@ -294,8 +289,13 @@ class _Call:
         self.marked = False
 
     def set(self) -> None:
+        """The call has something to tell."""
         if not self.marked:
-            self.session.mark(self)
+            self.marked = True
+            marked = self._marked
+            marked.append(self)
+            if len(marked) == 1:  # else it was set for the first of them, or nobody waits for it
+                self._new.set()
 
 
 class _Message:
@@ -315,7 +315,7 @@ class _Message:
 
     def packed(self, columns: DeltaColumns) -> bytes | None:
         """As it is written; None: there is nothing in it."""
-        if columns.calls:
+        if columns.rows:
             wire.delta_runs(self._response.runs, columns)
         elif not self.told:
             return None
@@ -323,8 +323,8 @@ class _Message:
 
 
 def _failed(number: int, error: OctavoError, generation: Generation | None) -> pb.CallEvent:
-    status = rich_status(error)
-    failed = pb.CallFailed(code=status.code, message=error.message, status=status.SerializeToString())
+    status = rich_status(in_rpcs_words(error))
+    failed = pb.CallFailed(code=status.code, message=status.message, status=status.SerializeToString())
     if generation is not None:
         failed.cost.CopyFrom(wire.cost_message(generation.cost))
     return pb.CallEvent(call=number, failed=failed)

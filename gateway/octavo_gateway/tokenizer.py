@@ -50,7 +50,7 @@ class TokenizerParts:
 
 
 class Tokenizer:
-    """Immutable after construction; `encode` may run in any thread."""
+    """Immutable after construction but for `texts`; `encode` may run in any thread."""
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._parts = parts
@@ -65,6 +65,7 @@ class Tokenizer:
         self._literals = {token.text: token for token in parts.literals}
         self._plain_pattern = _alternatives(self._literals)
         self._full_pattern = _alternatives({**self._literals, **self._controls})
+        self._texts: dict[bool, list[str | None]] = {}
 
     @property
     def control_texts(self) -> Iterable[str]:
@@ -124,6 +125,13 @@ class Tokenizer:
         skipped = self.special_ids if skip_special_tokens else frozenset()
         text = b"".join(self.token_bytes[i] for i in ids if i not in skipped).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._parts.strips_leading_space else text
+
+    def texts(self, *, skip_special_tokens: bool) -> list[str | None]:
+        """By id, the text of each token that is some whole characters, as far as its readers have put it there; None: not known."""
+        known = self._texts.get(skip_special_tokens)
+        if known is None:
+            known = self._texts[skip_special_tokens] = [None] * self.vocab_size
+        return known
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own spelling of each id. IndexError on an id out of range."""

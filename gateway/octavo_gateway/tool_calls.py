@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from blake3 import blake3
 
+from octavo_gateway.argument_schemas import fault_of
 from octavo_gateway.caching.tools import MAX_DEPTH, depth_of
 from octavo_gateway.growing_call import CallPart, GrowingCall
 
@@ -47,11 +48,14 @@ class ToolText:
     began and came to nothing is content too, and its arguments never end.
     """
 
-    __slots__ = ("_bare", "_begun", "_growing", "_held", "_names", "_parts", "_space", "calls")
+    __slots__ = ("_bare", "_begun", "_growing", "_held", "_names", "_parts", "_schemas", "_space", "calls", "fault")
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], schemas: Iterable[tuple[str, str]] = ()) -> None:
+        """`schemas`: the JSON schemas that the arguments of these functions must fit, else they are no calls."""
         self.calls: list[Call] = []
+        self.fault = ""  # of the first arguments that did not
         self._names = names
+        self._schemas = dict(schemas)
         self._held = ""
         self._space = ""  # given out only with what follows it
         self._bare: bool | None = None  # the whole answer may be JSON; None: nothing but whitespace yet
@@ -137,6 +141,16 @@ class ToolText:
         found = calls_in(parse_json(text))
         return found if all(name in self._names for name, _ in found) else []
 
+    def _fit(self, found: list[Found]) -> bool:
+        """Whether the arguments of all of them fit their schemas; what is wrong with the first that do not is the fault."""
+        for name, arguments in found:
+            if schema := self._schemas.get(name):
+                fault = fault_of(json.loads(schema), json.loads(arguments))
+                self.fault = self.fault or (fault and f"the arguments of {name} {fault}")
+                if fault:
+                    return False
+        return True
+
     def _grow(self, begin: int, end: int) -> None:
         growing = self._growing
         told = growing.grow(self._held, begin, end)
@@ -155,6 +169,9 @@ class ToolText:
             whole = growing.arguments(text, begin)
             if found and calls_in({"name": growing.name, "arguments": parse_json(whole)}) != found[:1]:
                 found = []  # it says its name or its arguments twice, and differently
+        if found and self._schemas and not self._fit(found):
+            found = []
+        if growing.name:
             if found:
                 told, growing.bytes = told + "}", growing.bytes + 1
                 found = [(growing.name, whole), *found[1:]]

@@ -47,14 +47,13 @@ from octavo_gpuworker.refusal import admit_fault, blocks_fault
 from octavo_gpuworker.reporter import Reporter
 from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
 from octavo_gpuworker.slots import SlotTable
+from octavo_gpuworker.steady import UNDISTURBING, SteadyRun, is_steady
 
 ENDED_TRANSFERS_KEPT = 4096
 LONGEST_STEP_NS = 60_000_000_000
 """An Admit waits for the step that runs, before its sequence is there."""
 MOST_FAILURES = 50
 """A sequence whose step of one token fails so often in a row has failed."""
-LOW_WATER = 2
-"""Positions left in a table at which the scheduler must hear of it: one step reported late, one launched."""
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +87,7 @@ class Engine:
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
         abort_transfer: Callable[[int], None] = lambda xfer_id: None,
+        merge_ns: int | None = None,
     ) -> None:
         self.backend = backend
         self.pool = backend.pool
@@ -107,10 +107,11 @@ class Engine:
         self._ended: dict[int, int] = {}  # xfer_id -> ok_blocks, for an Admit that comes later
         self._applied = 0  # orders of this epoch
         self._inbox: deque[Order | LoadedBlock | TransferDone] = deque()
-        self._reporter = Reporter()
+        self._reporter = Reporter(merge_ns)
         self._failures = 0  # allocations that failed one after the other
         self._relief: StepBudget | None = None
         self._blends = BlendQueue(backend)
+        self._steady: SteadyRun | None = None
 
     # --- what other threads may call -------------------------------------------------------------------------------
 
@@ -124,6 +125,12 @@ class Engine:
         """Applies what was posted, then one step if any sequence can. Returns whether a step ran."""
         began_ns = time.monotonic_ns()
         self.apply_inbox()
+        steady = self._steady
+        if steady is not None:
+            if steady.left > 0:
+                self._run_again(steady, began_ns)
+                return True
+            self._end_steady()
         blended = self._blend()
         step = compose(views(self._by_slot.values(), self.pool.block_tokens), self._step_budget)
         if step.chunks:
@@ -162,6 +169,7 @@ class Engine:
     def reset(self) -> None:
         """A new epoch: forgets every order, sequence and transfer. Labels stay: the pool's content is still valid."""
         self._inbox.clear()
+        self._end_steady()
         for seq in self._by_seq.values():
             self._on_end(SequenceEnd(seq, "epoch", time.time_ns()))
         self._by_seq.clear()
@@ -182,6 +190,8 @@ class Engine:
     def _apply(self, item: Order | LoadedBlock | TransferDone) -> None:
         if not isinstance(item, LoadedBlock | TransferDone):
             self._applied += 1
+            if self._steady is not None and not isinstance(item, UNDISTURBING):
+                self._end_steady()
         match item:
             case AdmitOrder():
                 self._admit(item)
@@ -255,11 +265,14 @@ class Engine:
         if seq is None:
             return
         if fault := blocks_fault(order.blocks, self.pool):
+            self._end_steady()
             self._fail(seq, fault)
             return
         self.labels.forget(order.blocks)
         self._slots.grant(seq.slot, order.blocks, start=len(seq.blocks))
         seq.blocks.extend(order.blocks)
+        if self._steady is not None:
+            self._steady.measure(self.pool.block_tokens)
 
     def _stop(self, order: StopOrder) -> None:
         if seq := self._by_seq.get(order.seq):
@@ -306,6 +319,7 @@ class Engine:
                 self._start_after_load(seq, done.ok_blocks)
 
     def _start_after_load(self, seq: Sequence, ok_blocks: int) -> None:
+        self._end_steady()
         seq.load_ended(seq.wait_base + ok_blocks * self.pool.block_tokens)
         seq.loaded_ns = time.time_ns()
 
@@ -317,7 +331,8 @@ class Engine:
         batch = build_batch(step.chunks, self._by_slot, self._slots)
         self.before_wait()
         try:
-            result = self.backend.result(self.backend.launch(batch))
+            launched = self.backend.launch(batch)
+            result = self.backend.result(launched)
         except (MemoryError, RuntimeError) as error:
             if not self.backend.out_of_memory(error):
                 raise
@@ -329,8 +344,43 @@ class Engine:
         self._advance(step.chunks, wall)
         for seq, token, logprobs in zip(batch.rows, result.sampled.tokens, result.sampled.logprobs, strict=True):
             self._commit(seq, token, logprobs, result.sample_ns)
+        if self.backend.repeats and self._blends.first is None and is_steady(step, batch.rows, self._by_seq):
+            self._steady = SteadyRun(batch.rows, step, launched, self.pool.block_tokens)
         wall_ns = time.monotonic_ns() - began_ns
         self._reporter.end_step(step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
+
+    def _run_again(self, run: SteadyRun, began_ns: int) -> None:
+        """The last step's decodes once more."""
+        self.before_wait()
+        try:
+            run.launched = self.backend.again(run.launched)
+            result = self.backend.result(run.launched)
+        except (MemoryError, RuntimeError) as error:
+            if not self.backend.out_of_memory(error):
+                raise
+            self._end_steady()
+            self._shed(run.step, error)
+            return
+        self._relieved()
+        self.steps += 1
+        tokens = result.sampled.tokens
+        if run.takes(tokens):
+            run.add(tokens)
+            self._reporter.repeat(run.slots, run.at, tokens, run.computed)
+        else:
+            self._end_steady()
+            self._reporter.begin_step(run.step)
+            for seq, token in zip(run.seqs, tokens, strict=True):
+                seq.reach(seq.computed + 1)
+                self._commit(seq, token, None, result.sample_ns)
+        wall_ns = time.monotonic_ns() - began_ns
+        self._reporter.end_step(run.step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
+
+    def _end_steady(self) -> None:
+        """Before anybody looks at its sequences."""
+        if self._steady is not None:
+            self._steady.book(self._slots)
+            self._steady = None
 
     def _blend(self) -> bool:
         """One step of the blend that is under way, if there is one: booked as a prefill of the tokens that it is worth."""
@@ -364,7 +414,7 @@ class Engine:
             seq = self._by_slot[chunk.slot]
             self._start_chunk(seq, chunk, wall_ns)
             seq.reach(chunk.start + chunk.count)
-            if len(seq.blocks) * self.pool.block_tokens - seq.computed <= LOW_WATER:
+            if seq.runs_low(self.pool.block_tokens):
                 self._reporter.runs_low()
             if not chunk.samples:
                 self._reporter.advance(seq.slot, seq.computed)

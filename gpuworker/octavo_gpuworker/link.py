@@ -74,6 +74,7 @@ class SchedulerLink:
         self._on_state = on_state
         self._on_leave = on_leave
         self._loop = asyncio.get_running_loop()
+        self._arrived: deque[Report] = deque()
         self._outbox: deque[Report] = deque()
         self._filled = asyncio.Event()
         self._leave: asyncio.Future[str] = self._loop.create_future()
@@ -84,8 +85,13 @@ class SchedulerLink:
         self._left = asyncio.Event()
 
     def emit(self, report: Report) -> None:
-        """Takes a report from the step thread."""
-        self._loop.call_soon_threadsafe(self._take, report)
+        """Takes a report from the step thread; it goes with the next `collect`."""
+        self._arrived.append(report)
+
+    def collect(self) -> None:
+        """On the loop: sends what was emitted."""
+        while self._arrived:
+            self._take(self._arrived.popleft())
 
     def rejoin(self, why: str) -> None:
         """Ends the running stream; the next Hello tells what has changed."""
@@ -177,6 +183,7 @@ class SchedulerLink:
         await asyncio.to_thread(self._steps.quiesce)
         await self._transfers.quiesce()
         self._steps.engine.reset()
+        self._arrived.clear()
         self._outbox.clear()
 
     async def _serve(self, call: Call, epoch: int) -> None:

@@ -20,7 +20,7 @@ from octavo.step import Chunk, Step, StepBudget, compose
 
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import StepBatch, build_batch, views
-from octavo_gpuworker.engine import LOW_WATER, Engine, SequenceEnd
+from octavo_gpuworker.engine import Engine, SequenceEnd
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder
 from octavo_gpuworker.sequence import PENDING, Sequence
 
@@ -52,9 +52,15 @@ class PipelinedEngine(Engine):
         start_transfer: Callable[[OffloadOrder | LoadOrder], None],
         on_end: Callable[[SequenceEnd], None] = lambda end: None,
         abort_transfer: Callable[[int], None] = lambda xfer_id: None,
+        merge_ns: int | None = None,
     ) -> None:
         super().__init__(
-            backend, budget=budget, start_transfer=start_transfer, on_end=on_end, abort_transfer=abort_transfer
+            backend,
+            budget=budget,
+            start_transfer=start_transfer,
+            on_end=on_end,
+            abort_transfer=abort_transfer,
+            merge_ns=merge_ns,
         )
         self._flight: _Flight | None = None  # launched and not read
         self._next: _Flight | None = None  # launched behind it; only while that one lands
@@ -164,7 +170,7 @@ class PipelinedEngine(Engine):
                 continue
             if not chunk.samples:
                 self._reporter.advance(seq.slot, chunk.start + chunk.count)
-            if len(seq.blocks) * self.pool.block_tokens - seq.computed <= LOW_WATER:
+            if seq.runs_low(self.pool.block_tokens):
                 self._reporter.runs_low()
         ends = {chunk.slot: chunk.start + chunk.count for chunk in flight.step.chunks}
         sampled = result.sampled

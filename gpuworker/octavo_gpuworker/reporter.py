@@ -1,6 +1,6 @@
 """Reporter: collects what steps did into reports, and says when one is due.
 
-A report may cover k steps of equal composition (pure decodes of the same slots). It leaves at the first of: 5 ms, a step
+A report may cover k steps of equal composition (pure decodes of the same slots). It leaves at the first of: the merge time, a step
 with prefill, a first token, a finish, a release, an ended transfer, a starved slot, a table that runs low.
 """
 
@@ -13,13 +13,14 @@ from octavo.step import Step
 from octavo_gpuworker.orders import BeamRow, FirstToken, Released, Report, SeqFinish, TokenLogprobs, TransferDone
 
 MERGE_NS = 5_000_000
-"""Steps within this time of the report's first one may share it."""
+"""Steps within this time of the report's first one may share it, unless the worker's settings say another one."""
 
 
 class Reporter:
     """The report in the making, and those before it that were closed because the composition changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, merge_ns: int | None = None) -> None:
+        self._merge_ns = merge_ns
         self._report = Report()
         self._at: dict[int, int] = {}  # slot -> its place in the report's arrays
         self._composition: tuple[int, ...] | None = None
@@ -66,6 +67,17 @@ class Reporter:
             if logprobs is not None:
                 report.logprobs[at].append(logprobs)
 
+    def repeat(self, slots: list[int], at: dict[int, int], tokens: list[int], computed: list[int]) -> None:
+        """A step of the very composition of the last one: `advance` for all its slots, which lie at `at`, with a token each."""
+        report = self._report
+        if not report.slots:
+            report.slots, report.computed_len = slots.copy(), computed.copy()
+            report.tokens, report.logprobs = [[token] for token in tokens], [[] for _ in tokens]
+            self._at = at.copy()
+            return
+        for slot, token, position in zip(slots, tokens, computed, strict=True):
+            self.advance(slot, position, token)
+
     def first_token(self, first: FirstToken) -> None:
         self._report.first_tokens.append(first)
         self._flush = True
@@ -110,7 +122,8 @@ class Reporter:
         """The closed reports, and the current one when it is due; `force` takes an empty one too."""
         closed, self._closed = self._closed, []
         report = self._report
-        merging = report.steps and time.monotonic_ns() - self._since_ns < MERGE_NS
+        merge_ns = MERGE_NS if self._merge_ns is None else self._merge_ns
+        merging = report.steps and time.monotonic_ns() - self._since_ns < merge_ns
         if not (force or self._flush) and (merging or not report.steps):
             return closed, None
         report.step = number

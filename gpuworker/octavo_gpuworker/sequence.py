@@ -10,6 +10,8 @@ from octavo_gpuworker.orders import AdmitOrder, Sampling, SiblingOrder
 
 PENDING: Final = -1
 """Stands for a token that a launched step draws and the host has not read."""
+LOW_WATER: Final = 2
+"""Positions left in a table at which the scheduler must hear of it: one step reported late, one launched."""
 
 
 @dataclass(slots=True)
@@ -103,6 +105,19 @@ class Sequence:
         if self.stop_after and len(self.tokens) - self.resumed_len >= self.stop_after:
             return "length"
         return ""
+
+    def runs_low(self, block_tokens: int) -> bool:
+        """Its table is nearly full."""
+        return len(self.blocks) * block_tokens - self.computed <= LOW_WATER
+
+    def calm_steps(self, block_tokens: int) -> int:
+        """So many more decode steps neither reach its length nor let its table run low."""
+        known = len(self.tokens)
+        to_length = self.max_len - known
+        if self.stop_after:
+            to_length = min(to_length, self.stop_after - (known - self.resumed_len))
+        to_low = len(self.blocks) * block_tokens - self.computed - LOW_WATER
+        return max(0, min(to_length, to_low) - 1)
 
     def token_counts(self) -> TokenCounts:
         """How often each token occurs, brought up to date; replayed from `tokens`, so a resumed sequence has the same."""

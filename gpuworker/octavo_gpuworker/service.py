@@ -25,12 +25,14 @@ from octavo.v1 import worker_pb2 as pb
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.backends.opening import open_backend
 from octavo_gpuworker.backends.sizes import model_len
+from octavo_gpuworker.bell import Bell
 from octavo_gpuworker.blending.blend_queue import blend_refusal
 from octavo_gpuworker.engine import Engine, LoadedBlock, SequenceEnd
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.metrics import WorkerMetrics
 from octavo_gpuworker.orders import LoadOrder, OffloadOrder, Order, Report, TransferDone
 from octavo_gpuworker.pipeline import PipelinedEngine
+from octavo_gpuworker.pool_pages import PoolPages
 from octavo_gpuworker.profile_service import ProfileServicer
 from octavo_gpuworker.spans import span_recorder
 from octavo_gpuworker.startup import process_age_s
@@ -116,9 +118,12 @@ class Worker:
             start_transfer=self._start_transfer,
             on_end=self._ended,
             abort_transfer=self._abort_transfer,
+            merge_ns=round(manifest.gpuworker.merge_reports_ms * 1e6),
         )
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
-        self.steps = StepLoop(self.engine, self._emit, self._died)
+        self._bell = Bell(self._loop, lambda: self.link.collect())
+        self.steps = StepLoop(self.engine, self._emit, self._died, self._bell)
+        self._pages = PoolPages(backend)
         self.transfers = Transfers(
             manifest.gpuworker.kvstore, pool, self.root_key, self._post, exact=manifest.engine.deterministic
         )
@@ -173,6 +178,8 @@ class Worker:
     async def run(self) -> None:
         """Steps and talks to the scheduler until it is cancelled."""
         self.steps.start()
+        if self._host.manifest.engine.kv_pool_touch:
+            self._pages.start()
         if not self._host.realtime:
             yield_to_messages(self._host.manifest.deployment.compute_nice, [self.steps.thread_id])
         self._store_id = await self.transfers.store_id()
@@ -186,7 +193,9 @@ class Worker:
         try:
             await self.link.leave()
         finally:
+            await asyncio.to_thread(self._pages.stop)
             await asyncio.to_thread(self.steps.stop)
+            self._bell.close()
             await self.transfers.close()
 
     async def _watch_store(self) -> None:

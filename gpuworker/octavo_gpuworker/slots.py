@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,13 @@ class SlotTable:
         if position >= self.tokens.shape[1]:
             self._reserve(slot, 0, 2 * position)
         self.tokens[slot, position] = token
+
+    def extend(self, slot: int, position: int, tokens: SequenceOf[int]) -> None:
+        """Tokens that were drawn one after the other, from `position` on."""
+        end = position + len(tokens)
+        if end > self.tokens.shape[1]:
+            self._reserve(slot, 0, 2 * end)
+        self.tokens[slot, position:end] = tokens
 
     def _reserve(self, slot: int, columns: int, tokens: int) -> None:
         slots = len(self.temperature)

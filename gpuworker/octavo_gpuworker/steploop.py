@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from octavo_gpuworker.bell import Bell
 from octavo_gpuworker.engine import Engine, LoadedBlock
 from octavo_gpuworker.orders import Order, Report, TransferDone
 
@@ -16,23 +17,28 @@ STOP_LIMIT_S = 30.0
 
 
 class StepLoop:
-    """Owns the thread. `emit` is called on it with every report; it must only hand the report over.
+    """Owns the thread. `emit` is called on it with every report; it must only hand the report over. `bell` then rings.
 
     A died thread is told through `on_death`, so that the process ends instead of serving nothing.
     """
 
     def __init__(
-        self, engine: Engine, emit: Callable[[Report], None], on_death: Callable[[BaseException], None]
+        self,
+        engine: Engine,
+        emit: Callable[[Report], None],
+        on_death: Callable[[BaseException], None],
+        bell: Bell | None = None,
     ) -> None:
         self.engine = engine
         self._emit = emit
+        self._bell = bell
         self._on_death = on_death
         self._wake = threading.Event()
         self._stopping = False
         self._paused = threading.Event()
         self._pause_wanted = False
         self._ready: list[Report] = []
-        engine.before_wait = self._hand_over
+        engine.before_wait = self._hand_over_in_step
         self._thread = threading.Thread(target=self._main, name="steps", daemon=True)
         self.last_progress_s = time.monotonic()
 
@@ -112,10 +118,19 @@ class StepLoop:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Emits what is ready. While a next step is being made ready that would wake the loop's thread, which then takes the
-        interpreter whenever numpy lets go of it, and the compute threads wait for both.
+        """Emits what is ready."""
+        if self._emit_ready() and self._bell is not None:
+            self._bell.ring()
+
+    def _hand_over_in_step(self) -> None:
+        """Emits what is ready right before the thread waits for a step. The loop's thread is woken once the step runs on all cores: sooner it
+        would take the core of this thread, and the other cores would stand idle until it is done.
         """
-        if self._ready:
-            ready, self._ready = self._ready, []
-            for report in ready:
-                self._emit(report)
+        if self._emit_ready() and self._bell is not None and not self.engine.backend.ring_at_start(self._bell.fd):
+            self._bell.ring()
+
+    def _emit_ready(self) -> bool:
+        ready, self._ready = self._ready, []
+        for report in ready:
+            self._emit(report)
+        return bool(ready)

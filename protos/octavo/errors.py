@@ -13,16 +13,25 @@ OctavoError
 ├── Cancelled             CANCELLED            499
 ├── Unavailable           UNAVAILABLE          503   not ready, draining, lost
 ├── FeatureOff            FAILED_PRECONDITION  400
-├── NoToolCall            ABORTED              422   the answer had to be a tool call, and is none
+├── NoToolCall            ABORTED              422   the answer had to be a tool call that fits its schema, and is none
 └── InternalError         INTERNAL             500
 """
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import grpc
+
+
+class FieldName(str):
+    """The name of a request's field within what an error says: each API puts its own in its place."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,10 @@ class FieldViolation:
 
 
 class OctavoError(Exception):
-    """Root of everything Octavo raises on purpose. `reason` is a stable word for programs, the message is for people."""
+    """Root of everything Octavo raises on purpose. `reason` is a stable word for programs, the message is for people.
+
+    A message that names fields is given in parts, its names as FieldNames; of one that begins with `field: ` that name is known.
+    """
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
     http_status: int = 500
@@ -41,13 +53,17 @@ class OctavoError(Exception):
 
     def __init__(
         self,
-        message: str,
+        message: str | tuple[str, ...],
         *,
         reason: str = "",
         field: str = "",
         violations: tuple[FieldViolation, ...] = (),
         retry_after_s: float = 0.0,
     ) -> None:
+        parts = (message,) if isinstance(message, str) else message
+        if field and not isinstance(parts[0], FieldName) and parts[0].startswith(f"{field}:"):
+            parts = (FieldName(field), parts[0][len(field) :], *parts[1:])
+        self._parts, message = parts, "".join(parts)
         super().__init__(message)
         self.message = message
         self.reason = reason or self.default_reason
@@ -58,6 +74,18 @@ class OctavoError(Exception):
     def field(self) -> str:
         """The first field at fault, or an empty string."""
         return self.violations[0].field if self.violations else ""
+
+    def renamed(self, name: Callable[[str], str]) -> Self:
+        """The same error with each field's name given by `name`; one that several clients are told stays as it is."""
+        told = copy.copy(self)
+        told._parts = tuple(FieldName(name(part)) if isinstance(part, FieldName) else part for part in self._parts)
+        told.message = "".join(told._parts)
+        told.violations = tuple(
+            FieldViolation(name(item.field), told.message if item.description == self.message else item.description)
+            for item in self.violations
+        )
+        told.args = (told.message,)
+        return told
 
 
 class InvalidRequest(OctavoError):
@@ -203,6 +231,7 @@ REASON_ERRORS: dict[str, type[OctavoError]] = {
     "rejected-deadline": DeadlineExceeded,
     "rejected-not-ready": Unavailable,
     "rejected-draining": Unavailable,
+    "too-few-continuations": InvalidRequest,
 }
 """Reason words that override OUTCOME_ERRORS."""
 
@@ -211,9 +240,23 @@ REASON_FIELDS: dict[str, str] = {"rejected-deadline": "deadline_ms"}
 """The field at fault where the scheduler's message does not begin with it."""
 
 
+_OUTCOME_FIELDS = re.compile(r"('[^']*')|\b(max_tokens|beam_width|deadline_ms|slo_class|prompt_tokens)\b")
+"""The names that the scheduler's messages use; what stands in quotes is a value."""
+
+
 def from_outcome(outcome: str, reason: str, message: str, retry_after_s: float = 0.0) -> OctavoError:
     """The exception for a terminal outcome other than `finished`; a refusal's field is the one its message begins with."""
     kind = REASON_ERRORS.get(reason) or OUTCOME_ERRORS.get(outcome, InternalError)
     named = re.match(r"[a-z][a-z0-9_.]*(?=: )", message) if outcome == "rejected" else None
     field = named.group() if named is not None else REASON_FIELDS.get(reason, "")
-    return kind(message or reason, reason=reason, field=field, retry_after_s=retry_after_s)
+    return kind(_parts_of(message or reason), reason=reason, field=field, retry_after_s=retry_after_s)
+
+
+def _parts_of(message: str) -> tuple[str, ...]:
+    """The scheduler's message with its names of fields told apart from its other words."""
+    parts, at = list[str](), 0
+    for found in _OUTCOME_FIELDS.finditer(message):
+        if found[2]:
+            parts += [message[at : found.start()], FieldName(found[2])]
+            at = found.end()
+    return (*(part for part in parts if part), message[at:])

@@ -22,6 +22,8 @@ class ManifestError(OctavoError, ValueError):
 
 MOST_NICE = 19
 """nice(2)'s largest value."""
+MOST_MERGED_MS = 100
+"""A worker that runs sequences reports so often at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Engine:
     """Size of the paged KV pool, bytes."""
     kv_num_blocks: int = 0
     """Blocks in the pool, null block included; 0: from kv_pool_bytes."""
+    kv_pool_touch: bool = True
+    """On a CPU, take the pool's memory from the system right after the start, beside other work; false: as its blocks are first written, within steps."""
     max_model_len: int = 0
     """Longest prompt + output, tokens; 0: what the model was trained for."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -114,6 +118,8 @@ class GpuWorker:
     """Prometheus text over HTTP; empty: off."""
     progress_timeout_s: float = 30.0
     """NOT_SERVING when there is work and no token advanced for this long."""
+    merge_reports_ms: float = 5.0
+    """Decode steps of the same sequences within so many milliseconds share one report and one message to each client; a first token and an end wait for nothing. More gives messages less of the cores, and clients more tokens at once; at most 100."""
     labels: tuple[str, ...] = ()
     """Pools that this worker belongs to, by name; SLO classes choose among them with `pool` and `degrade_pool`."""
 
@@ -370,6 +376,7 @@ def check_values(manifest: Manifest) -> None:
         "engine.threads": 0,
         "cache.preload_reserve_tokens": 1,
         "gpuworker.progress_timeout_s": 0.1,
+        "gpuworker.merge_reports_ms": 0,
         "scheduler.max_num_seqs": 1,
         "scheduler.max_num_batched_tokens": 1,
         "scheduler.max_num_batched_tokens_alone": 0,
@@ -411,6 +418,11 @@ def check_values(manifest: Manifest) -> None:
         raise ManifestError(
             f"deployment.compute_nice: {manifest.deployment.compute_nice!r} is above {MOST_NICE}, the system's largest",
             field="deployment.compute_nice",
+        )
+    if not manifest.gpuworker.merge_reports_ms <= MOST_MERGED_MS:
+        raise ManifestError(
+            f"gpuworker.merge_reports_ms: {manifest.gpuworker.merge_reports_ms!r} is above {MOST_MERGED_MS}: a worker reports ten times a second at least",
+            field="gpuworker.merge_reports_ms",
         )
     sample = manifest.observability.trace_sample
     if not 0 <= sample <= 1:

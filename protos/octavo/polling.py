@@ -7,7 +7,9 @@ end (`bench/polling.py`).
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from importlib import metadata
 from typing import Final
 
@@ -18,16 +20,21 @@ TESTED: Final = ("1.85.",)
 
 
 def poll_directly() -> bool:
-    """Asks for it, unless the operator has set the variable; whether this grpcio knows it.
+    """Imports gRPC with it asked for, and leaves the environment as it was; whether it did.
 
-    gRPC reads the variable while it is imported, so this stands in `octavo/__init__.py`, before all that imports it. In a
-    program that imported grpc before octavo nothing changes.
+    gRPC reads the variable once, while it is imported: what a program starts afterwards must not inherit a word that is meant for
+    this process. So this stands in `octavo/__init__.py`, before all that imports gRPC. Nothing is done where the operator has set
+    the variable, where this grpcio does not know the names, or in a program that imported gRPC before octavo.
     """
     try:
         version = metadata.version("grpcio")
     except metadata.PackageNotFoundError:  # bundled without its metadata
         return False
-    if not version.startswith(TESTED):
+    if not version.startswith(TESTED) or EXPERIMENTS_ENV in os.environ or "grpc" in sys.modules:
         return False
-    os.environ.setdefault(EXPERIMENTS_ENV, DIRECT)
+    os.environ[EXPERIMENTS_ENV] = DIRECT
+    try:
+        importlib.import_module("grpc")
+    finally:
+        del os.environ[EXPERIMENTS_ENV]
     return True

@@ -106,7 +106,7 @@ def test_the_environment_is_read_in_one_place() -> None:
         if "environ" in (text := path.read_text(encoding="utf-8")) and ("os.environ" in text or "getenv" in text)
     ]
     # run_service hands the environment to octavo.rpc.settings; the command line hands it on to the processes it starts;
-    # octavo.polling sets what gRPC reads while it is imported
+    # octavo.polling sets what gRPC reads, for as long as it is imported
     allowed = {"octavo.rpc.settings", "octavo.rpc.host", "octavo.polling"}
     assert [reader for reader in readers if reader not in allowed and not reader.startswith("octavo_cli.")] == []
 

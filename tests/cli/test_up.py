@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from octavo.rpc.settings import load_settings
 from octavo_cli.doctor import port_checks
 from octavo_cli.state import ClusterState, Process, running_state, write_state
@@ -58,6 +59,24 @@ def test_a_service_that_cannot_be_imported_is_one_line(octavo: Any) -> None:
     done = octavo.up_detached()
     assert done.returncode == 1
     assert "kvstore did not start" in done.stderr and "no_such_module" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_cluster_outlives_the_reader_of_its_lines(octavo: Any, eventually: Any, words: tuple[str, ...]) -> None:
+    child = octavo.up(*words)
+    wait_ready(octavo, eventually)
+    assert child.stdout is not None
+    child.stdout.close()
+    before = octavo.service_pids()
+    os.kill(before["kvstore"], signal.SIGKILL)
+    store = lambda: next(item for item in octavo.state()["services"] if item["name"] == "kvstore")  # noqa: E731
+    eventually(lambda: store()["restarts"] == 1 and store()["state"] == "serving")
+    os.kill(store()["process"]["pid"], signal.SIGKILL)
+    eventually(lambda: store()["restarts"] == 2 and store()["state"] == "serving")
+    pids = octavo.service_pids()
+    child.send_signal(signal.SIGINT)
+    child.wait(timeout=30)
+    assert gone(pids.values()) and not (octavo.run_dir / "state.json").exists()
 
 
 def test_an_unknown_setting_is_refused_before_anything_starts(octavo: Any) -> None:

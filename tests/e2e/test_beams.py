@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import httpx
 import pytest
@@ -59,12 +60,19 @@ async def test_every_way_in_gives_the_same_beams(cluster: Cluster) -> None:
     async with httpx.AsyncClient(base_url=cluster.http_url, timeout=60) as http:
         whole = (await http.post("/v1/completions", json=body)).json()
         best = (await http.post("/v1/completions", json=body | {"n": 1, "best_of": WIDTH})).json()
+        streamed_text = (await http.post("/v1/completions", json=body | {"stream": True})).text
         refused = await http.post("/v1/completions", json=body | {"temperature": 0.7})
     assert [choice["text"] for choice in whole["choices"]] == texts
     assert [choice["octavo_beam"]["score"] for choice in whole["choices"]] == pytest.approx(
         [e.score for e in ends], rel=1e-3
     )
     assert [choice["text"] for choice in best["choices"]] == texts[:1]
+    ends_told = [
+        json.loads(line[6:])["choices"][0] for line in streamed_text.split("\n\n") if '"finish_reason":"' in line
+    ]
+    assert {item["index"]: item["octavo_beam"]["score"] for item in ends_told} == pytest.approx(
+        dict(enumerate(choice["octavo_beam"]["score"] for choice in whole["choices"])), rel=1e-3
+    )
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "temperature"
     after = (await cluster.settle()).counters
     assert after["beam_forks"] > before["beam_forks"] and after["protocol_errors"] == before["protocol_errors"] == 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from octavo.errors import InvalidRequest
+from octavo.errors import InvalidRequest, from_outcome
 from octavo.packing import unpack_u32
 from octavo.v1 import inference_pb2 as pb
 from octavo_gateway.admission import Admission, Limits
-from octavo_gateway.beams import MAX_WIDTH, Beams
+from octavo_gateway.beams import MAX_WIDTH, Beams, check_beams
+from octavo_gateway.choice import ChoiceReader
 from octavo_gateway.http.bodies import ChatBody, CompletionBody, decode_body
-from octavo_gateway.http.params import chat_params, completion_params, rename_fields
+from octavo_gateway.http.names import in_clients_words
+from octavo_gateway.http.params import chat_params, completion_params
 from octavo_gateway.inference_wire import generate_params
 from octavo_gateway.live import LiveRequest
 from octavo_gateway.request_state import dump_state, load_state
@@ -64,6 +66,14 @@ def test_the_cell_s_own_limit_holds_too(admission: Admission) -> None:
         admit(admission, asked(), Limits(b"r" * 32, 16, 256, max_choices=3))
 
 
+def test_a_vocabulary_of_fewer_tokens_than_beams_is_named(admission: Admission) -> None:
+    with pytest.raises(InvalidRequest, match=r"^beam_width: 4 is out of range; use an integer from 1 to 3"):
+        check_beams(asked(), LIMITS, vocab_size=3)
+    assert check_beams(asked(), LIMITS, vocab_size=4) == Beams(4)
+    error = from_outcome("failed", "too-few-continuations", "the search ended with 2 different answers for 4")
+    assert isinstance(error, InvalidRequest)
+
+
 def test_values_that_change_nothing_are_taken_and_defaults_do_not_hold(admission: Admission) -> None:
     admitted = admit(admission, asked(temperature=0, top_p=1, top_k=-1, repetition_penalty=1, seed=7, n=2))
     assert (admitted.n, admitted.beams) == (2, Beams(4, 1.0, False)) and admitted.sampling.temperature == 0
@@ -97,8 +107,24 @@ async def test_the_submit_has_a_choice_for_each_beam_and_rows_that_suffice(admis
 
     ended = pb_event(index=1, reason="length", tokens=5, score=-1.5, cumulative_logprob=-7.5)
     apply_event(live, ended, "choice_finished", 0.0)
-    assert (live.choices[1].score, live.choices[1].cumulative_logprob) == (-1.5, -7.5)
-    assert live.choices[0].score is None
+    assert live.choices[1].beam == (-1.5, -7.5) and live.choices[0].beam is None
+
+
+async def test_the_score_comes_with_the_delta_that_ends_the_choice(admission: Admission) -> None:
+    """Also of a beam whose text a stop string has cut before its end was told."""
+    admitted = admit(admission, asked(n=2, beam_width=2, stop=["a"]))
+    live = LiveRequest("w", "default", admission.tokenizer, _Nobody(), _Nobody(), lambda: 0.0, admitted)
+    words = admission.tokenizer.encode("ba" * 5000), admission.tokenizer.encode(" ok" * 5000)
+    for index, ids in enumerate(words):
+        live.on_tokens(index, 0, ids, ())
+        ended = pb_event(index=index, reason="length", tokens=len(ids), score=-1.0 - index, cumulative_logprob=-7.5)
+        apply_event(live, ended, "choice_finished", 0.0)
+    for index, choice in enumerate(live.choices):
+        reader, deltas = ChoiceReader(choice, admission.tokenizer), []
+        while (delta := reader.pull()) is not None:
+            deltas.append(delta)
+        assert [delta.beam for delta in deltas if delta.finish_reason is None] == [None] * (len(deltas) - 1)
+        assert deltas[-1].beam == (-1.0 - index, -7.5) and (len(deltas) > 1) == bool(index)
 
 
 def pb_event(**given: Any) -> Any:
@@ -150,10 +176,9 @@ def test_http_errors_name_the_field_that_was_sent(admission: Admission) -> None:
         with pytest.raises(InvalidRequest) as caught:
             admission.check(params, LIMITS)
             admission.check_sampling(params, LIMITS)
-        rename_fields(caught.value, body)
-        assert caught.value.field == named and caught.value.message.startswith(f"{named}: {given.split()[1]} is")
+        told = in_clients_words(caught.value, body)
+        assert told.field == named and told.message.startswith(f"{named}: {given.split()[1]} is")
     body = decode_body(b'{"prompt": "a", "early_stopping": true}', CompletionBody)
     with pytest.raises(InvalidRequest) as caught:
         admission.check_sampling(completion_params(body)[0], LIMITS)
-    rename_fields(caught.value, body)
-    assert "set use_beam_search" in caught.value.message
+    assert "set use_beam_search" in in_clients_words(caught.value, body).message

@@ -18,8 +18,10 @@ from octavo_gateway.choice import ChoiceOutput
 from octavo_gateway.request_state import dump_state, load_state
 from octavo_gateway.requests import ChatMessage
 
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS: Any = [
-    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("weather", "now")
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in (("weather", CITY), ("now", {"type": "object"}))
 ]
 OPENING = '<tool_call>\n{"name": "'
 NAMED = '<tool_call>\n{"name": "weather", "arguments":'
@@ -132,6 +134,13 @@ async def test_a_forced_call_arrives_as_any_other(stack: Any) -> None:
         ("required", 'elsewhere", "arguments": {}}', "stop", "no call in valid JSON"),
         ("function weather", " none}\n</tool_call>", "stop", "no call in valid JSON"),
         ("function weather", ' {"city": "Be', "length", r"cut off after \d+ tokens; raise max_tokens"),
+        ("function weather", ' {"city": 3}}\n</tool_call>', "stop", r"miss their schema at \$\.city: type \"string\""),
+        (
+            "required",
+            'weather", "arguments": {"town": "x"}}',
+            "stop",
+            r'weather miss their schema at \$: required \["city"\]',
+        ),
     ],
 )
 async def test_an_answer_that_had_to_be_a_call_and_is_none_is_an_error(
@@ -142,7 +151,7 @@ async def test_an_answer_that_had_to_be_a_call_and_is_none_is_an_error(
         await answered(stack, rest, reason)
         with pytest.raises(NoToolCall, match=said) as caught:
             await asking
-        assert caught.value.reason == "no-tool-call"
+        assert caught.value.reason == ("bad-arguments" if "schema" in said else "no-tool-call")
     assert stack.scheduler.none("pause")
 
 
@@ -174,6 +183,16 @@ async def test_over_http_it_has_a_status_of_its_own_whole_and_streamed(
             await answered(stack, ' {"city": Bern}}\n</tool_call>')
             streamed = (await asking).text
             assert '"code":"no-tool-call"' in streamed and "[DONE]" not in streamed
+            asking = asyncio.create_task(http.post("/v1/chat/completions", json={**body, "stream": True}))
+            await answered(stack, ' {"city": 3}}\n</tool_call>')
+            streamed = (await asking).text
+            assert '"code":"bad-arguments"' in streamed and "[DONE]" not in streamed and "tool_calls" in streamed
+            pieces = [json.loads(line[6:]) for line in streamed.split("\n\n") if '"arguments"' in line]
+            said = "".join(part["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] for part in pieces)
+            assert said == '{"city": 3', "arguments that can be read would be a call's"
+            bad = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "strng"}}}]
+            refused = await http.post("/v1/chat/completions", json={**body, "tools": bad})
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == "tools[0].function.parameters"
 
 
 async def test_another_gateway_knows_what_the_answer_must_be(stack: Any) -> None:

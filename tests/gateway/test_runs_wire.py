@@ -23,6 +23,9 @@ class Heard:
     def on_first_read(self, read: float, relay_us: int) -> None:
         self.first_read = (read, relay_us)
 
+    def on_token(self, index: int, start: int, token_id: int, read: float, busy_ns: int) -> float:
+        return -1.0  # nothing is plain here
+
     def on_tokens(self, index: int, start: int, ids: Any, logprobs: Any) -> None:
         assert not logprobs
         self.runs.append((index, start, list(ids)))

@@ -161,8 +161,9 @@ def make_rig(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     monkeypatch.setattr(reporter, "MERGE_NS", 10**12)
 
     def make(
-        *, block_tokens: int = 4, num_blocks: int = 200, budget: int = 64, max_seqs: int = 32, model: Any = None
-    ) -> Rig:
+        *, block_tokens: int = 4, num_blocks: int = 200, budget: int = 64, max_seqs: int = 32, model: Any = None,
+        merge_ns: int | None = None,
+    ) -> Rig:  # fmt: skip
         model = model or decoder
         pool = KvPool(model.config, num_blocks, block_tokens, torch.float32)
         # what an earlier owner left behind must never be read
@@ -174,6 +175,7 @@ def make_rig(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             budget=StepBudget(budget, budget, max_seqs),
             start_transfer=started.append,
             on_end=ends.append,
+            merge_ns=merge_ns,
         )
         free = list(range(1, num_blocks))
         random.Random(0).shuffle(free)

@@ -357,6 +357,15 @@ def test_merging_ends_with_its_time(make_rig, monkeypatch) -> None:
     assert report.steps == 2
 
 
+def test_merging_takes_as_long_as_the_settings_say(make_rig) -> None:
+    for merge_ns, covered in ((0, [1, 1, 1, 1]), (10**12, [1, 3])):  # the first token, and an end, wait for nothing
+        rig = make_rig(block_tokens=16, merge_ns=merge_ns)
+        rig.admit(1, prompt_of(4), max_new=4)
+        reports = [report for _ in range(4) for report in rig.step(force=False)]
+        assert [report.steps for report in reports] == covered
+        assert rig.reasons == {1: "length"}
+
+
 def test_a_table_that_runs_low_is_told_at_once(make_rig) -> None:
     rig = make_rig(block_tokens=16)
     rig.admit(1, prompt_of(12), max_new=40, blocks=rig.take(1))

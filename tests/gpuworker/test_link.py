@@ -14,6 +14,7 @@ from octavo.step import StepBudget
 from octavo.v1 import worker_pb2 as pb
 from octavo_gpuworker import link as link_module
 from octavo_gpuworker.backends.torch_backend import TorchBackend
+from octavo_gpuworker.bell import Bell
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.link import SchedulerLink
 from octavo_gpuworker.model.pool import KvPool
@@ -36,7 +37,8 @@ class World:
             budget=StepBudget(64, 64, 16),
             start_transfer=lambda order: self.transfers.start(order),
         )
-        self.steps = StepLoop(self.engine, lambda report: self.link.emit(report), self.deaths.append)
+        bell = Bell(asyncio.get_running_loop(), lambda: self.link.collect())
+        self.steps = StepLoop(self.engine, lambda report: self.link.emit(report), self.deaths.append, bell)
         self.transfers = Transfers("", self.pool, b"l" * 32, self.steps.post)
         self.link = SchedulerLink(
             address, "w1", "boot", self.hello, self.steps, self.transfers, logging.getLogger("test"), self.states.append

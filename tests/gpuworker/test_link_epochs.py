@@ -172,6 +172,7 @@ async def test_reports_carry_the_epoch_and_consecutive_numbers() -> None:
         await case.until(lambda: "resume" in case.trail)
         for step in (1, 2, 3):
             case.link.emit(Report(step=step, steps=1))
+            case.link.collect()
         await case.until(lambda: len(case.scheduler.connections[0].got) == 5)
         reports = case.scheduler.connections[0].got[2:]
         assert [(m.epoch, m.number, m.report.step) for m in reports] == [(100, 3, 1), (100, 4, 2), (100, 5, 3)]
@@ -242,6 +243,7 @@ async def test_a_scheduler_that_ends_the_stream_under_reports_is_joined_again() 
         async def report_on() -> None:
             while True:
                 case.link.emit(Report(step=1, steps=1))
+                case.link.collect()
                 await asyncio.sleep(0)
 
         reporting = asyncio.create_task(report_on())
@@ -259,9 +261,11 @@ async def test_reports_of_an_ended_epoch_never_reach_the_next() -> None:
         while case.trail.count("resume") < 2:
             if case.trail.count("quiesce") == 1:  # as the step thread: it reports nothing once it is quiesced
                 case.link.emit(Report(step=11, steps=1))
+                case.link.collect()
             await case.until(lambda: True)
             await asyncio.sleep(0.005)
         case.link.emit(Report(step=22, steps=1))
+        case.link.collect()
         second = case.scheduler.connections[1]
         await case.until(lambda: any(m.WhichOneof("message") == "report" for m in second.got))
         assert [m.report.step for m in second.got[2:]] == [22]

@@ -235,3 +235,42 @@ def test_a_report_is_handed_over_when_the_next_step_is_ready_and_the_last_one_at
     loop.stop()
     # prefill and first token, then one more token
     assert said == ["step", "report", "step", "report"]
+
+
+class HeardBell:
+    """A bell of a backend that rings at its step's start, or not."""
+
+    fd = 7
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def ring(self) -> None:
+        self.said.append("ring")
+
+
+@pytest.mark.parametrize("by_step", [True, False])
+def test_a_report_before_a_step_rings_at_its_start_and_the_last_one_at_once(decoder, by_step: bool) -> None:
+    pool = KvPool(decoder.config, 300, 4, torch.float32)
+    engine = Engine(TorchBackend(decoder, pool), budget=StepBudget(64, 64, 16), start_transfer=lambda order: None)
+    said: list[str] = []
+    ended = threading.Event()
+
+    def ring_at_start(bell: int) -> bool:
+        said.append(f"step rings {bell}" if by_step else "step cannot")
+        return by_step
+
+    def emit(report) -> None:
+        if report.steps:
+            said.append("report")
+        if report.released:
+            ended.set()
+
+    engine.backend.ring_at_start = ring_at_start
+    loop = StepLoop(engine, emit, lambda error: None, HeardBell(said))
+    loop.post([admit(1, blocks=range(1, 5), max_len=8)])
+    loop.start()
+    assert ended.wait(10)
+    loop.stop()
+    first = ["report", "step rings 7"] if by_step else ["report", "step cannot", "ring"]
+    assert said[: len(first) + 2] == [*first, "report", "ring"]

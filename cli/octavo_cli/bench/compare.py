@@ -19,6 +19,8 @@ from octavo_cli.bench.work import BadPlan
 RESAMPLINGS = 2000
 LIKE = ("workload", "loop", "asking", "cache")
 """Parts of the config that must be equal."""
+DIGEST = "workload.digest"
+"""Differs whenever another field of the workload does, and alone where those fields do not tell the two apart."""
 MIN_PAIRS = 5
 """Fewer pairs have no interval worth the name."""
 
@@ -55,6 +57,21 @@ class Difference:
     b: Any
 
 
+class Unlike(BadPlan):
+    """The work was not the same; `fields` are those of the config that differ, in the order of the file."""
+
+    default_reason = "unlike-work"
+    fields: tuple[Difference, ...] = ()
+
+    @classmethod
+    def of(cls, fields: Sequence[Difference]) -> Unlike:
+        """The error that names them."""
+        named = "; ".join(f"{item.what} is {item.a!r} in A and {item.b!r} in B" for item in fields)
+        error = cls(f"compare: {named}; only equal workloads can be compared", field=fields[0].what)
+        error.fields = tuple(fields)
+        return error
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Ratios, and the differences that may have made them."""
@@ -72,7 +89,7 @@ class Comparison:
 
 
 def compare(a: Figures, b: Figures, seed: int = 0) -> Comparison:
-    """B against A. Raises BadPlan naming what is unlike."""
+    """B against A. Raises Unlike naming the fields that differ, BadPlan for files that are of something else."""
     refuse_unlike(a, b)
     ratios = [paired(name, a.samples[name], b.samples[name], seed) for name in a.samples if name in b.samples]
     paired_names = {item.name for item in ratios if item is not None}
@@ -85,21 +102,20 @@ def compare(a: Figures, b: Figures, seed: int = 0) -> Comparison:
 
 
 def refuse_unlike(a: Figures, b: Figures) -> None:
-    """Raises BadPlan unless the same work was asked for in the same way."""
+    """Raises Unlike where the same work was not asked for in the same way, BadPlan where the files do not tell."""
     if a.benchmark != b.benchmark:
         raise BadPlan(
             f"compare: A is {a.benchmark!r} and B is {b.benchmark!r}; compare two of the same", field="benchmark"
         )
+    found: list[Difference] = []
     for part in LIKE:
         if part not in a.config or part not in b.config:
             raise BadPlan(f"compare: {part} is not in both files; use files of `octavo bench serve`", field=part)
-        unlike = list(_unlike(part, a.config[part], b.config[part]))
-        if unlike:
-            first = unlike[0]
-            raise BadPlan(
-                f"compare: {first.what} is {first.a!r} in A and {first.b!r} in B; only equal workloads can be compared",
-                field=first.what,
-            )
+        found += _unlike(part, a.config[part], b.config[part])
+    if any(item.what.startswith("workload.") and item.what != DIGEST for item in found):
+        found = [item for item in found if item.what != DIGEST]  # it says no more than the fields it is made from
+    if found:
+        raise Unlike.of(found)
 
 
 def differences(a: Figures, b: Figures) -> list[Difference]:

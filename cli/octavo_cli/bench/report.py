@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.figures import Figures
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from octavo_cli.bench.compare import Comparison
+from octavo_cli.bench.compare import Comparison, Difference
 
 WIDEST = 200
 
@@ -40,3 +43,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         )
     if comparison.warning:
         console.print(f"warning: {comparison.warning}", markup=False, highlight=False)
+
+
+def print_unlike(fields: Sequence[Difference], console: Console) -> None:
+    """The fields in which the work of two files differs; what only one of them says is `not said` in the other."""
+    table = Table("field", "A", "B", title="unlike work", title_justify="left")
+    for item in fields:
+        table.add_row(item.what, *(Text("not said" if value is None else repr(value)) for value in (item.a, item.b)))
+    console.print(table)

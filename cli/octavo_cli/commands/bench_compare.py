@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from octavo.figures import Figures, read_figures
 from rich.console import Console
 
 from octavo_cli.bench.arrivals import OpenLoop
+from octavo_cli.bench.compare import Comparison, Difference, Unlike, differences
 from octavo_cli.bench.compare import compare as compare_figures
-from octavo_cli.bench.report import print_comparison
+from octavo_cli.bench.report import print_comparison, print_unlike
 from octavo_cli.bench.trace_writer import TraceShape, statistics_of, write_trace
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.commands.bench import tell
@@ -27,14 +29,27 @@ def compare(
 ) -> None:
     """Ratios B / A, paired by request, with 95% intervals; refuses unlike workloads and lists what else differs."""
     check_output("json", json_path)
-    found = compare_figures(_read(a), _read(b))
-    form = {**asdict(found), "warning": found.warning}
-    if json_path == "-":
-        typer.echo(json.dumps(form))
-        return
-    if json_path:
-        write_output(json_path, json.dumps(form, indent=1) + "\n")
-    print_comparison(found, Console(width=max(120, Console().width)))
+    one, other = _read(a), _read(b)
+    console = Console(width=max(120, Console().width))
+    try:
+        found = compare_figures(one, other)
+    except Unlike as error:
+        _write(
+            {**asdict(Comparison((), tuple(differences(one, other)))), "warning": str(error)}, error.fields, json_path
+        )
+        if json_path != "-":
+            print_unlike(error.fields, console)
+        raise
+    _write({**asdict(found), "warning": found.warning}, (), json_path)
+    if json_path != "-":
+        print_comparison(found, console)
+
+
+def _write(form: dict[str, Any], unlike: Sequence[Difference], path: str) -> None:
+    """The comparison as JSON, where it was asked for; `unlike` has the fields for whose sake there are no ratios."""
+    form["unlike"] = [asdict(item) for item in unlike]
+    if path:
+        write_output(path, json.dumps(form, indent=None if path == "-" else 1) + "\n")
 
 
 def _read(path: Path) -> Figures:

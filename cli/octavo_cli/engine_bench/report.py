@@ -48,6 +48,9 @@ def service_figures(point: str, passes: Sequence[Pass], bare: Sequence[Sample], 
         figure_of(f"{point}/ttft_p50", [item.ttft_ms for item in passes], "ms"),
         figure_of(f"{point}/cpu/client", [item.client_cpu_s for item in passes], "s"),
     ]
+    if all(item.gaps_ms for item in passes):
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            figures.append(figure_of(f"{point}/itl_{name}", [quantile(item.gaps_ms, share) for item in passes], "ms"))
     for service in passes[0].cpu_s:
         figures.append(figure_of(f"{point}/cpu/{service}", [item.cpu_s[service] for item in passes], "s"))
     gateway = [name for name in passes[0].cpu_s if name.startswith("gateway")]

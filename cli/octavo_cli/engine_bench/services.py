@@ -47,6 +47,8 @@ class Pass:
     steps: int
     messages: int
     """Chunks that the clients received."""
+    gaps_ms: tuple[float, ...] = ()
+    """Between two chunks of a client."""
 
 
 class Services:
@@ -74,6 +76,7 @@ class Services:
             {name: after[name] - before[name] for name in after},
             self._steps() - steps,
             sum(len(sample.arrivals) for sample in answers),
+            tuple(gap for sample in answers for gap in sample.gaps_ms),
         )
 
     def worker_pss_bytes(self) -> int:

@@ -42,6 +42,8 @@ WANTED = (
     Wanted("services/bf16/c16/over_engine", 0.9),
     Wanted("services/bf16/c16/over_engine_without_client", 0.95),
     Wanted("services/bf16/c1/ttft_over_engine", 5.0, at_most=True),
+    Wanted("services/bf16/c16/step_cpu/scheduler", 300.0, at_most=True),
+    Wanted("services/bf16/c16/message_cpu/gateway", 60.0, at_most=True),
     Wanted("services/int8/c16/over_engine", 0.85),
     Wanted("services/int8/c16/over_engine_without_client", 0.95),
     Wanted("services/int8/c1/ttft_over_engine", 5.0, at_most=True),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from octavo.errors import FieldName
+
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.requests import RequestParams
 
+OFF: Final = FieldName("cache.off")
 MAX_SALT_CHARS: Final = 256
 MAX_TTL_S: Final = 30 * 86_400.0
 LARGEST_PRIORITY: Final = 16
@@ -19,7 +22,7 @@ PRELOAD_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 def one_salt(outer: str, inner: str) -> str:
     """The salt of `cache_salt` and `cache.salt`. InvalidRequest when both are given and differ."""
     if outer and inner and outer != inner:
-        raise check.invalid("cache.salt", "differs from cache_salt; send one of them")
+        raise check.invalid("cache.salt", "differs from ", FieldName("cache_salt"), "; send one of them")
     return outer or inner
 
 
@@ -33,9 +36,10 @@ def check_cache(params: RequestParams) -> None:
         if tier not in TIERS:
             raise check.invalid("cache.tiers", f"{tier[:40]!r} is unknown; use {', '.join(TIERS)}")
     if params.cache_tiers and "hbm" not in params.cache_tiers:
-        raise check.invalid("cache.tiers", "hbm is where KV is computed; include it, or send cache.off")
+        raise check.invalid("cache.tiers", "hbm is where KV is computed; include it, or send ", OFF)
     if params.cache_pin and not params.cache_ttl_s:
-        raise check.invalid("cache.pin", "needs cache.ttl, the seconds to pin for; what stays for good is a preload")
+        problem = ", the seconds to pin for; what stays for good is a preload"
+        raise check.invalid("cache.pin", "needs ", FieldName("cache.ttl"), problem)
     if params.cache_preload:
         preload_name("cache.preload", params.cache_preload)
     params.cache_chunks = tuple(params.cache_chunks)
@@ -44,12 +48,13 @@ def check_cache(params: RequestParams) -> None:
     for name in params.cache_chunks:
         preload_name("cache.chunks", name)
     if params.cache_chunks and params.cache_preload:
-        raise check.invalid("cache.chunks", "stands beside cache.preload; make that the first of the chunks")
+        problem = "; make that the first of the chunks"
+        raise check.invalid("cache.chunks", "stands beside ", FieldName("cache.preload"), problem)
     if params.cache_off:
         for field in ("ttl_s", "pin", "priority", "tiers", "preload", "chunks"):
             if getattr(params, f"cache_{field}"):
                 name = field.removesuffix("_s")
-                raise check.invalid(f"cache.{name}", "means nothing when cache.off is set; send one of them")
+                raise check.invalid(f"cache.{name}", "means nothing when ", OFF, " is set; send one of them")
 
 
 def preload_name(field: str, name: str) -> str:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from octavo.errors import FieldName
+
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.call_opening import FORCED, NAMED, is_forced
 from octavo_gateway.requests import RequestParams
@@ -67,7 +69,8 @@ def _check_choice(params: RequestParams) -> None:
     if choice != FORCED and (name := choice.removeprefix(NAMED)) not in tool_names(params.tools):
         raise check.invalid("tool_choice", f"{name[:80]!r} is not offered; name one of tools")
     if not params.add_generation_prompt:
-        raise check.invalid("tool_choice", f"{choice[:80]!r} begins an answer; leave add_generation_prompt out")
+        problem = f"{choice[:80]!r} begins an answer; leave "
+        raise check.invalid("tool_choice", problem, FieldName("add_generation_prompt"), " out")
 
 
 def _check_tool(where: str, tool: Mapping[str, Any]) -> None:

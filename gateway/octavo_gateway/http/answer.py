@@ -15,7 +15,7 @@ from starlette.types import Send
 from octavo_gateway.http.calls import Call, SlowClient
 from octavo_gateway.http.connection import Connection
 from octavo_gateway.http.forms import Form, WholeChoice
-from octavo_gateway.http.shapes import BeamBody, Envelope, UsageBody, encode, usage_body
+from octavo_gateway.http.shapes import Envelope, UsageBody, encode, usage_body
 from octavo_gateway.requests import Cost, Delta, Finished, Generation, Usage
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -61,7 +61,6 @@ class Answer:
     usages: list[Usage] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
     token_ends: dict[int, int] = field(default_factory=dict)
-    beams: dict[int, BeamBody] = field(default_factory=dict)
 
     async def whole(self) -> None:
         """Collects all events, then sends one JSON object."""
@@ -71,8 +70,6 @@ class Answer:
             choices[index].take(delta)
 
         await self._pull(take)
-        for index, beam in self.beams.items():
-            choices[index].beam = beam
         shown = [self.form.whole(index, choice) for index, choice in enumerate(choices)]
         envelope = self._envelope(self.form.whole_object, shown, usage_body(self.usages, self.costs))
         data = encode(envelope)
@@ -118,9 +115,6 @@ class Answer:
             if isinstance(event, Finished):
                 self.usages.append(event.usage)
                 self.costs.append(event.cost)
-                for end in event.choices:
-                    if end.score is not None and end.cumulative_logprob is not None:
-                        self.beams[number * self.n + end.index] = BeamBody(end.score, end.cumulative_logprob)
                 return
             await take(number * self.n + event.index, event)
         raise InternalError("the generation ended without an outcome")

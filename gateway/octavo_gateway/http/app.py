@@ -20,8 +20,9 @@ from octavo_gateway.http.calls import Calls
 from octavo_gateway.http.edge import bearer
 from octavo_gateway.http.endpoints import GeneratingEndpoint, read_chat, read_completion
 from octavo_gateway.http.errors import BodyTooLarge, MethodNotAllowed, UnknownUrl, error_headers, error_json
+from octavo_gateway.http.names import in_clients_words
 from octavo_gateway.http.page import PageEndpoints
-from octavo_gateway.http.params import chat_messages, rename_fields
+from octavo_gateway.http.params import chat_messages
 from octavo_gateway.http.read import ClientGone, read_json
 from octavo_gateway.http.shapes import ModelBody, ModelList, Paused, Text, Tokens, encode
 from octavo_gateway.page.feed import LiveFeed
@@ -92,8 +93,7 @@ class PlainEndpoints:
             return _json(Text(await _off_loop(len(raw), work)))
         except InvalidRequest as error:
             # the gateway's name of the field is not the one that this client sent
-            message, field = (text.replace("token_ids", "tokens", 1) for text in (error.message, error.field))
-            raise InvalidRequest(message, field=field) from error
+            raise error.renamed(lambda field: field.replace("token_ids", "tokens", 1)) from error
 
     async def pause(self, request: Request) -> Response:
         """A turn ended in a tool call, or will: the rpc Pause. Raises UnknownRequest for one that is not known, or failed."""
@@ -103,8 +103,7 @@ class PlainEndpoints:
             decision = await self._gateway.pause(request_id, body.tool or "", body.expected_ms or 0, _edge(request))
         except InvalidRequest as error:
             # the body is the pause itself
-            message, field = (text.removeprefix("pause.") for text in (error.message, error.field))
-            raise InvalidRequest(message, field=field) from error
+            raise error.renamed(lambda field: field.removeprefix("pause.")) from error
         if not decision:
             raise UnknownRequest(
                 f"id: no turn {request_id[:80]!r} is known that has an answer or will have one; give the X-Request-Id of its response",
@@ -170,11 +169,11 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
 async def on_octavo_error(request: Request, error: Exception) -> Response:
     """OpenAI's error body for everything that is not a generation."""
     assert isinstance(error, OctavoError)
-    rename_fields(error)
-    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    if isinstance(error, BodyTooLarge):
+    told = in_clients_words(error)
+    headers = {name.decode(): value.decode() for name, value in error_headers(told)}
+    if isinstance(told, BodyTooLarge):
         request.scope["state"]["connection"].linger()
-    return Response(error_json(error), error.http_status, headers)
+    return Response(error_json(told), told.http_status, headers)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -15,10 +15,11 @@ from octavo_gateway.http.answer import Answer, Body, RawHeaders
 from octavo_gateway.http.bodies import ChatBody, CompletionBody, decode_body
 from octavo_gateway.http.calls import Call, Calls, SlowClient
 from octavo_gateway.http.connection import Connection
-from octavo_gateway.http.edge import read_headers
+from octavo_gateway.http.edge import CallHeaders, read_headers
 from octavo_gateway.http.errors import BodyTooLarge, error_headers, error_json
 from octavo_gateway.http.forms import ChatForm, CompletionForm, Form, StopReasons
-from octavo_gateway.http.params import chat_params, completion_params, rename_fields
+from octavo_gateway.http.names import in_clients_words
+from octavo_gateway.http.params import chat_params, completion_params
 from octavo_gateway.http.read import ClientGone, read_json
 from octavo_gateway.http.refused import check_chat, check_completion
 from octavo_gateway.requests import Cost, EdgeContext, Gateway, RequestParams
@@ -69,27 +70,28 @@ class GeneratingEndpoint:
         body = Body(send, connection, self._gateway.slow_client_timeout_s)
         call = Call(self._gateway, connection, self._calls)
         asked: Asked | None = None
+        named: CallHeaders | None = None
         try:
-            named = read_headers(headers)
+            named = said = read_headers(headers)
             raw = await read_json(
                 headers, receive, max_bytes=self._max_body_bytes, timeout_s=self._gateway.slow_client_timeout_s
             )
             asked = self._read(raw)
             del raw
-            params = [named.apply(item, i, len(asked.params)) for i, item in enumerate(asked.params)]
+            params = [said.apply(item, i, len(asked.params)) for i, item in enumerate(asked.params)]
             asked.params = params
-            answer = Answer(call, asked.form, asked.body.n or 1, body, request_id=named.request_id)
+            answer = Answer(call, asked.form, asked.body.n or 1, body, request_id=said.request_id)
             understood = asked
 
             async def work() -> None:
-                await call.start(params, named.edge)
-                answer.fingerprint = self._fingerprint(call.generations[0].model, named.edge)
+                await call.start(params, said.edge)
+                answer.fingerprint = self._fingerprint(call.generations[0].model, said.edge)
                 await _send(answer, understood)
 
             await call.run(work)
         except OctavoError as error:
             if asked is not None:  # from the gateway, in the gateway's words
-                rename_fields(error, asked.body)
+                error = in_clients_words(error, asked.body, named)
             await self._send_error(error, body, call, headers)
         except ClientGone:
             return

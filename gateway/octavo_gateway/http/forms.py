@@ -47,6 +47,7 @@ class WholeChoice:
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.stop_hit = delta.stop_hit or self.stop_hit
         self.tool_calls = delta.tool_calls or self.tool_calls
+        self.beam = beam_body(delta) or self.beam
 
 
 class Ended(Protocol):
@@ -89,6 +90,11 @@ class Form(Protocol):
         """The choice of a response that is not streamed."""
 
 
+def beam_body(delta: Delta) -> BeamBody | UnsetType:
+    """What the beam that ends with this delta counts."""
+    return UNSET if delta.beam is None else BeamBody(*delta.beam)
+
+
 def is_echo(delta: Delta) -> bool:
     """Text without tokens of its own before the first token: an echoed prompt."""
     return bool(delta.text) and not delta.token_ids and not delta.logprobs and delta.finish_reason is None
@@ -129,6 +135,7 @@ class ChatForm:
             chat_logprobs(delta.logprobs) if self._logprobs else None,
             delta.finish_reason,
             self._stops.shown(delta),
+            beam_body(delta),
         )
 
     def whole(self, index: int, choice: WholeChoice) -> ChatChoice:
@@ -175,7 +182,8 @@ class CompletionForm:
             if is_echo(delta):
                 form.skip(delta.text)
             logprobs = form.take(delta.logprobs)
-        return CompletionChoice(index, delta.text, logprobs, delta.finish_reason, self._stops.shown(delta))
+        shown = self._stops.shown(delta)
+        return CompletionChoice(index, delta.text, logprobs, delta.finish_reason, shown, beam_body(delta))
 
     def whole(self, index: int, choice: WholeChoice) -> CompletionChoice:
         logprobs = None

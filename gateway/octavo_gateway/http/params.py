@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.errors import FieldViolation, InvalidRequest, OctavoError
+from octavo.errors import InvalidRequest
 
 from octavo_gateway.caching.rules import one_salt
 from octavo_gateway.call_opening import NAMED
@@ -201,48 +201,3 @@ def _common(body: GenerationBody, kind: str) -> RequestParams:
         pause_expected_ms=pause.expected_ms or 0,
         resumes=body.resumes or "",
     )
-
-
-_RENAMED = {
-    "prompt_text": "prompt",
-    "prompt_ids": "prompt",
-    "text": "prompt",
-    "token_ids": "prompt",
-    "prompt.text": "prompt",
-    "prompt.token_ids": "prompt",
-    "token_ids.ids": "prompt",
-    "ids": "prompt",
-    "include_stop_str": "include_stop_str_in_output",
-    "request_id": "X-Request-Id",
-    "idempotency_key": "Idempotency-Key",
-    "cache_off": "X-Octavo-Cache",
-    "api_key": "Authorization",
-}
-"""The gateway's field names that HTTP clients know under another one."""
-
-
-def rename_fields(error: OctavoError, body: GenerationBody | None = None) -> None:
-    """Rewrites the error's violations to the names that the client of this body used."""
-    renamed = dict(_RENAMED)
-    if body is not None:
-        renamed["beam_width"] = "best_of" if body.best_of is not None else "n"
-        error.message = error.message.replace("set beam_width", "set use_beam_search")
-    if isinstance(body, ChatBody):
-        renamed["logprobs"] = "top_logprobs" if body.top_logprobs is not None else "logprobs"
-        if body.max_completion_tokens is not None:
-            renamed["max_tokens"] = "max_completion_tokens"
-    before = error.field
-    error.violations = tuple(
-        FieldViolation(_rename(violation.field, renamed), violation.description) for violation in error.violations
-    )
-    if before and error.message.startswith(before + ":"):
-        error.message = error.field + error.message[len(before) :]
-
-
-def _rename(field: str, renamed: dict[str, str]) -> str:
-    for prefix in ("sampling.", "options.", "context."):
-        field = field.removeprefix(prefix)
-    if field in renamed:
-        return renamed[field]
-    head, bracket, rest = field.partition("[")
-    return renamed.get(head, head) + bracket + rest

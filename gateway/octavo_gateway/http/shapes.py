@@ -91,7 +91,7 @@ class ChatMessageBody(msgspec.Struct, frozen=True):
 
 
 class BeamBody(msgspec.Struct, frozen=True):
-    """What a beam's choice counts; only in answers that are not streamed."""
+    """What a beam's choice counts; in a stream with the chunk that ends the choice."""
 
     score: float
     cumulative_logprob: float
@@ -103,6 +103,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | UnsetType | None = UNSET
+    octavo_beam: BeamBody | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

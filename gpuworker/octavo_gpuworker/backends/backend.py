@@ -61,6 +61,22 @@ class Backend(Protocol):
         Errors for which `out_of_memory` holds leave the pool's other blocks whole; any other one is final.
         """
 
+    @property
+    def repeats(self) -> bool:
+        """It has `again`."""
+
+    def again(self, launched: Any) -> Any:
+        """Begins the step after `launched`, which was the last one, was read, and gave one token to each of its sequences, with no
+        more than plain sampling: each computes that token and draws the next. Tables are as `launched`'s slots have them now.
+        """
+
+    def ring_at_start(self, bell: int) -> bool:
+        """The next launch writes to this eventfd once its threads are at work, or once it has failed; False: it does not."""
+
+    def touch(self, first: int, count: int) -> None:
+        """Has the system back blocks [first, first + count) of the pool with memory now, their bytes unchanged; nothing where that
+        cannot be asked for. From any thread, beside steps."""
+
     def result(self, launched: Any) -> StepResult:
         """Waits for a launched step. Steps end in the order of their launches. Raises as `launch`."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +48,7 @@ class NativeBackend:
 
     name = "native"
     pipelined = False
+    repeats = True
     profiler = None
     """Its step is one call of a library, which torch.profiler cannot look into."""
 
@@ -69,6 +71,8 @@ class NativeBackend:
         self._steps = 0
         self._most_logprobs = -1
         """The largest number that a row of `_arrays` asks for."""
+        self._tables: tuple[int, int] | None = None
+        """Batch and version of the slots' table whose block tables `_arrays` has as far as they are granted."""
         self._filled: tuple[object, ...] = ()
         """What `_arrays` was filled for, but for tokens and lengths: most steps are the last one's decodes again."""
 
@@ -91,6 +95,27 @@ class NativeBackend:
     def launch(self, batch: StepBatch, before: Any = None) -> _Launched:
         began_ns = time.monotonic_ns()
         self._step(batch, self._arrays)
+        return _Launched(batch, time.monotonic_ns() - began_ns)
+
+    def again(self, launched: _Launched) -> _Launched:
+        began_ns = time.monotonic_ns()
+        batch, arrays = launched.batch, self._arrays
+        rows = len(batch.rows)
+        arrays.token_ids[:rows] = arrays.out_tokens[:rows]
+        arrays.context_len[:rows] += 1
+        arrays.positions[:rows] += 1
+        tables = (id(batch), batch.slots.version)
+        if tables == self._tables:
+            with _memory_errors():
+                self.model.step_again(arrays)
+        else:  # as far as they are granted, so that they last until the next grant
+            columns = max([len(seq.blocks) for seq in batch.rows])
+            arrays.reserve(tokens=rows, sequences=rows, rows=rows, columns=columns)
+            arrays.block_tables[:rows, :columns] = batch.slots.blocks[batch.row_slots, :columns]
+            with _memory_errors():
+                self.model.step(arrays, tokens=rows, sequences=rows, rows=rows)
+            self._tables, self._filled = tables, ()
+        self._steps += 1
         return _Launched(batch, time.monotonic_ns() - began_ns)
 
     def result(self, launched: _Launched) -> StepResult:
@@ -127,6 +152,13 @@ class NativeBackend:
         pool = NativePool(array, size, None if shape is None else shape._replace(layers=layers))
         return NativeBackend(self.model.beginning(layers, array), pool, fingerprint=bytes(32), limits=self._limits)
 
+    def ring_at_start(self, bell: int) -> bool:
+        self.model.ring_at_start(bell)
+        return bell != 0
+
+    def touch(self, first: int, count: int) -> None:
+        self.model.touch(first, count)
+
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 
@@ -157,12 +189,9 @@ class NativeBackend:
             self._fill_forward(batch, arrays, rows)
             self._fill_sampling(batch, arrays, rows)
             self._filled = filled if decodes and not table.alters[batch.row_slots].any() else ()
-        try:
+        self._tables = None
+        with _memory_errors():
             self.model.step(arrays, tokens=len(batch.token_ids), sequences=len(batch.context_len), rows=rows)
-        except StepError as error:
-            if "memory" in str(error):
-                raise MemoryError(str(error)) from error
-            raise
         self._steps += 1
 
     def _fill_forward(self, batch: StepBatch, arrays: StepArrays, rows: int) -> None:
@@ -208,3 +237,14 @@ class NativeBackend:
             start, end = arrays.bias_start[row], arrays.bias_start[row + 1]
             arrays.bias_ids[start:end] = list(biases[row])
             arrays.bias_values[start:end] = list(biases[row].values())
+
+
+@contextlib.contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Raises MemoryError for a step that found no memory."""
+    try:
+        yield
+    except StepError as error:
+        if "memory" in str(error):
+            raise MemoryError(str(error)) from error
+        raise

@@ -134,6 +134,19 @@ class TorchBackend:
     def limits(self) -> Limits:
         return torch_limits(self.decoder, self.pool)
 
+    @property
+    def repeats(self) -> bool:
+        return False
+
+    def again(self, launched: Any) -> Any:
+        raise NotImplementedError("torch's steps are launched one by one")
+
+    def ring_at_start(self, bell: int) -> bool:
+        return False
+
+    def touch(self, first: int, count: int) -> None:
+        """torch says nothing of its memory's pages, and a device backs them at once."""
+
     def out_of_memory(self, error: BaseException) -> bool:
         """On a GPU a type of its own; in torch's CPU allocator a RuntimeError with these words."""
         words = str(error)

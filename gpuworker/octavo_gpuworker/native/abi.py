@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from typing import Final
 
-ABI: Final = 2
+ABI: Final = 3
 FORMATS: Final[dict[str, int]] = {"bf16": 0, "int8": 1, "int4": 2}
 KV_DTYPES: Final[dict[str, int]] = {"bf16": 0, "f32": 1, "int8": 2}
 ACTIVATIONS: Final[dict[str, int]] = {"silu": 0, "gelu_tanh": 1}
@@ -68,6 +68,7 @@ class Batch(ctypes.Structure):
         *((name, c_void_p) for name in ("prompt_len", "bias_start", "bias_ids", "bias_values", "grammar_rows", "grammar")),
         ("grammar_masks", c_int32),
         ("top_stride", c_int32),
+        ("bell", c_int32),
         *((name, c_void_p) for name in ("out_tokens", "out_logprobs", "out_top_ids", "out_top_logprobs", "out_logits")),
     )  # fmt: skip
 
@@ -93,6 +94,7 @@ def declare(library: ctypes.CDLL) -> None:
         "octavo_unpack": (None, (c_int32, c_void_p, c_int64, c_int64, c_void_p)),
         "octavo_stream_bytes_per_s": (c_double, (c_void_p, c_int64, c_int32, c_int32)),
         "octavo_copy_xxh3": (None, (c_void_p, c_void_p, c_int64, c_int64, c_void_p)),
+        "octavo_touch": (None, (c_void_p, c_int64)),
         "octavo_peak_macs_per_s": (c_double, (c_int32, c_int32, c_int32)),
     }
     for name, (result, arguments) in signatures.items():

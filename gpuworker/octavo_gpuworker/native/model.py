@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
 import weakref
 from typing import Final, Literal
 
@@ -118,6 +119,7 @@ class NativeModel:
         self._made_from = library, isa, deterministic
         self._library = library.handle
         self._error = ctypes.create_string_buffer(abi.ERROR_BYTES)
+        self._bell = 0
         self._frequencies = frequencies(config)
         layers = (abi.Layer * config.layers)(*(self._layer(index) for index in range(config.layers)))
         weights = abi.Weights(
@@ -152,9 +154,27 @@ class NativeModel:
 
         StepError: a field of the step is wrong (nothing was touched), or memory for it could not be had.
         """
-        batch = arrays.struct(tokens=tokens, sequences=sequences, rows=rows)
+        self._run(arrays.struct(tokens=tokens, sequences=sequences, rows=rows))
+
+    def step_again(self, arrays: StepArrays) -> None:
+        """A step of the same sizes as the last one over `arrays`, of which no array was replaced since. Raises as `step`."""
+        self._run(arrays.prepared)
+
+    def _run(self, batch: abi.Batch) -> None:
+        batch.bell, self._bell = self._bell, 0
         if self._library.octavo_step(self._open(), batch, self._error, abi.ERROR_BYTES):
+            if batch.bell:
+                os.eventfd_write(batch.bell, 1)
             raise StepError(self._error.value.decode())
+
+    def ring_at_start(self, bell: int) -> None:
+        """The next step rings this eventfd once its threads were told to begin, or once it has failed."""
+        self._bell = bell
+
+    def touch(self, first: int, count: int) -> None:
+        """Has the system back blocks [first, first + count) of the pool with memory now; they keep their bytes. From any thread."""
+        blocks = self.pool[first : first + count]
+        self._library.octavo_touch(blocks.ctypes.data, blocks.nbytes)
 
     def beginning(self, layers: int, pool: NDArray[np.uint8]) -> NativeModel:
         """The first `layers` layers with the same weights and threads of their own, over a pool of that many layers."""

@@ -114,12 +114,16 @@ def _share(worker: Worker, child: Sequence, parent: Sequence) -> None:
 def _finish(cell: Cell, request: Request, search: BeamSearch) -> None:
     """The best hypotheses become what the choices have said; the other beams have said nothing."""
     shown = search.rule.shown
+    if len(search.ended) < shown:  # of a tiny vocabulary, or where the model gives most of it no probability
+        message = f"the search ended with {len(search.ended)} different answers for {shown}; ask for fewer beams"
+        decide(cell, request, Outcome("failed", "too-few-continuations", message))
+        return
     for choice in request.choices:
-        best = search.ended[choice.index] if choice.index < min(shown, len(search.ended)) else None
+        best = search.ended[choice.index] if choice.index < shown else None
         choice.output = best.tokens if best is not None else array("I")
         choice.hypothesis = best
-        if choice.index < shown:
-            finish_choice(cell, choice, best.reason if best is not None else "length", best.stop_token if best else 0)
+        if best is not None:
+            finish_choice(cell, choice, best.reason, best.stop_token)
         else:
             choice.end()
         if choice.sequence is not None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.figures import BadFigures, Figure, Figures, from_json, read_figures, to_json
-from octavo_cli.bench.compare import bootstrap, compare, differences, paired
+from octavo.figures import BadFigures, Figure, Figures, from_json, read_figures, to_json, write_figures
+from octavo_cli.bench.compare import Difference, Unlike, bootstrap, compare, differences, paired
 from octavo_cli.bench.work import BadPlan
 
 
@@ -67,6 +67,40 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
 def test_unlike_work_is_refused(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(BadPlan, match=f"{what} is .* in A and .* in B; only equal workloads"):
         compare(figures([1.0]), figures([1.0], **changes))
+
+
+def test_the_digest_is_named_only_where_nothing_else_tells_the_workloads_apart() -> None:
+    other = figures([1.0], workload={"digest": "e", "requests": 9}, loop={"concurrency": 5})
+    with pytest.raises(Unlike) as caught:
+        compare(figures([1.0], workload={"requests": 8, "left_out": 0}), other)
+    assert caught.value.fields == (
+        Difference("workload.requests", 8, 9),
+        Difference("workload.left_out", 0, None),
+        Difference("loop.concurrency", 4, 5),
+    )
+    assert str(caught.value).startswith("compare: workload.requests is 8 in A and 9 in B; workload.left_out is 0 in A")
+    assert caught.value.field == "workload.requests"
+
+
+def test_unlike_fields_are_in_the_table_and_in_the_json(octavo: Any, tmp_path: Path) -> None:
+    made = {
+        "a": figures([1.0], workload={"seed": 1, "file": "[red]x"}),
+        "b": figures([1.0], workload={"digest": "e", "seed": 2}),
+    }
+    for name, item in made.items():
+        write_figures(tmp_path / f"{name}.json", item)
+    words = ("bench", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    done = octavo(*words, "--json", "-")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["ratios"], done.stderr.count("\n")) == (2, [], 1)
+    assert {item["what"]: (item["a"], item["b"]) for item in told["unlike"]} == {
+        "workload.seed": (1, 2),
+        "workload.file": ("[red]x", None),
+    }
+    done = octavo(*words)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert done.returncode == 2 and ["│", "workload.seed", "│", "1", "│", "2", "│"] in rows
+    assert ["│", "workload.file", "│", "'[red]x'", "│", "not", "said", "│"] in rows and "digest" not in done.stdout
 
 
 def test_what_else_differs_is_listed_and_more_than_one_warned_of() -> None:

@@ -49,6 +49,7 @@ def test_the_services_are_held_against_the_bare_engine_with_and_without_the_clie
             cpu_s={"scheduler": 0.01, "gateway": 0.02},
             steps=50,
             messages=200,
+            gaps_ms=(10.0, 12.0, 30.0),
         )
     ]
     figures = {f.name: f.value for f in service_figures("services/bf16/c16", passes, [sample(100, 50, 1.0)], cores=2)}
@@ -57,6 +58,8 @@ def test_the_services_are_held_against_the_bare_engine_with_and_without_the_clie
     assert figures["services/bf16/c16/over_engine_without_client"] == pytest.approx(100 / 1.6 / 100)
     assert figures["services/bf16/c16/step_cpu/scheduler"] == pytest.approx(200)
     assert figures["services/bf16/c16/message_cpu/gateway"] == pytest.approx(100)
+    assert figures["services/bf16/c16/itl_p50"] == 12.0
+    assert figures["services/bf16/c16/itl_p99"] == pytest.approx(29.64)
 
 
 def test_both_ways_of_calling_have_rows_of_their_own() -> None:

@@ -261,3 +261,25 @@ async def test_stop_reason_is_told(edge: Any, make: Any) -> None:
     edge.gateway.script = lambda params: [Delta(0, "a", [1], [], 1, 1, "stop", "END"), make.finished()]
     choice = (await edge.http.post(CHAT, json={**BODY, "stop": "END"})).json()["choices"][0]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "END")
+
+
+@pytest.mark.parametrize(("path", "asked"), [(CHAT, BODY), ("/v1/completions", {"prompt": "a"})])
+async def test_a_streamed_beam_tells_what_a_whole_one_does(edge: Any, make: Any, path: str, asked: Any) -> None:
+    """`octavo_beam` of each choice, in the chunk that ends it and in no other."""
+    from octavo_gateway.requests import BeamScore
+
+    def script(params: Any) -> list[Any]:
+        tracks = [make.deltas(["a", "b"], index) for index in range(2)]
+        for index, track in enumerate(tracks):
+            track[-1].beam = BeamScore(-0.5 - index, -1.0)
+        return [*(delta for step in zip(*tracks, strict=True) for delta in step), make.finished()]
+
+    edge.gateway.script = script
+    body = {**asked, "use_beam_search": True, "n": 2}
+    told = [{"score": -0.5 - index, "cumulative_logprob": -1.0} for index in range(2)]
+    whole = (await edge.http.post(path, json=body)).json()["choices"]
+    assert [choice["octavo_beam"] for choice in whole] == told
+    streamed = (await edge.http.post(path, json={**body, "stream": True})).text
+    chunks = [json.loads(event[6:])["choices"][0] for event in streamed.split("\n\n")[:-2]]
+    assert {chunk["index"]: chunk["octavo_beam"] for chunk in chunks if chunk["finish_reason"]} == dict(enumerate(told))
+    assert all("octavo_beam" not in chunk for chunk in chunks if not chunk["finish_reason"]) and len(chunks) == 4

@@ -71,6 +71,20 @@ def test_end_tokens_end_hypotheses(early: bool, penalty: float) -> None:
     assert "stop" in reasons or penalty > 1  # which favours the longest
 
 
+@pytest.mark.parametrize(("max_tokens", "outcome"), [(1, "failed"), (2, "finished"), (9, "finished")])
+def test_fewer_answers_than_were_asked_for_are_no_success(
+    monkeypatch: pytest.MonkeyPatch, max_tokens: int, outcome: str
+) -> None:
+    """Two tokens have two answers of one token and four of two: what is there is right, what is not is no empty answer."""
+    monkeypatch.setattr("tests.scheduler.chaos_beams.VOCAB", 2)
+    simulation = cell()
+    client = search(simulation, 4, max_tokens, BeamRule(4))
+    simulation.settle()
+    simulation.check_clean()
+    assert client.outcome == outcome and all(client.got) == any(client.got) == (outcome == "finished")
+    assert len({tuple(got) for got in client.got}) == (4 if outcome == "finished" else 1)
+
+
 def test_nothing_is_told_before_the_end() -> None:
     simulation = cell()
     client = search(simulation, 3, 20, BeamRule(3))

@@ -114,7 +114,7 @@ int32_t octavo_step(OctavoModel *model, const OctavoBatch *batch, char *error, i
         const std::lock_guard<std::mutex> one_at_a_time(model->busy);
         if (auto text = model->step.check(*batch); !text.empty()) return fail(error, error_size, text);
         model->step.prepare(*batch, model->threads.threads());
-        model->threads.run(model->step);
+        model->threads.run(model->step, batch->bell);
         return 0;
     } catch (const std::bad_alloc &) {
         return fail(error, error_size, "out of memory for this step");
@@ -174,4 +174,10 @@ double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa) try 
     return done / (seconds() - began);
 } catch (const std::exception &) {
     return 0;
+}
+
+void octavo_touch(uint8_t *data, int64_t bytes) {
+    constexpr int64_t PAGE = 4096;
+    // one write that leaves what is there, whoever else writes meanwhile
+    for (int64_t at = 0; at < bytes; at += PAGE) asm volatile("lock orb $0, %0" : "+m"(data[at])::"cc");
 }

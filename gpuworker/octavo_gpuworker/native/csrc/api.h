@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#define OCTAVO_ABI 2
+#define OCTAVO_ABI 3
 #define OCTAVO_API extern "C" __attribute__((visibility("default")))
 
 enum OctavoFormat : int32_t { OCTAVO_BF16 = 0, OCTAVO_INT8 = 1, OCTAVO_INT4 = 2 };
@@ -65,6 +65,7 @@ struct OctavoBatch {
     const int32_t *grammar_rows;   // [R] index of the row's mask, or -1; null: no row has one
     const uint32_t *grammar;       // [masks, (vocab + 31) / 32]
     int32_t grammar_masks, top_stride;
+    int32_t bell;  // an eventfd that is rung once all threads were told to begin; 0: none
     // Results:
     int32_t *out_tokens;       // [R]; -1: the row's logits were not finite (or NaN or infinite once edited), or nothing was allowed
     float *out_logprobs;       // [R]
@@ -107,3 +108,5 @@ OCTAVO_API double octavo_stream_bytes_per_s(const uint8_t *data, int64_t bytes, 
 OCTAVO_API double octavo_peak_macs_per_s(int32_t format, int32_t threads, int32_t isa);
 // `count` copies of `bytes` (more than 240) each; sums[i] is the xxh3-64 of what to[i] has now.
 OCTAVO_API void octavo_copy_xxh3(uint8_t *const *to, const uint8_t *const *from, int64_t bytes, int64_t count, uint64_t *sums);
+// Has the system back [data, data + bytes) with memory, a page after the other, and changes nothing; others may read and write there.
+OCTAVO_API void octavo_touch(uint8_t *data, int64_t bytes);

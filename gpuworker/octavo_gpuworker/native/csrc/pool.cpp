@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -57,7 +58,7 @@ void ThreadPool::stop() {
     workers_.clear();
 }
 
-void ThreadPool::run(Job &job) {
+void ThreadPool::run(Job &job, int bell) {
     const uint32_t next = generation_.load(std::memory_order_relaxed) + 1;
     const uint64_t generation = next & GENERATION_MASK;
     const int count = job.phases();
@@ -78,6 +79,7 @@ void ThreadPool::run(Job &job) {
     job_.store(&job, std::memory_order_relaxed);
     generation_.store(next);
     if (parked_.load() > 0) syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    if (bell > 0) eventfd_write(bell, 1);
     sit_down(seats_[0]);
     take_part(job, generation, 0);
 }

@@ -43,8 +43,9 @@ class ThreadPool {
     ~ThreadPool();
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;
-    // Runs all phases in order; returns when the last one is done. One caller at a time.
-    void run(Job &job);
+    // Runs all phases in order; returns when the last one is done. One caller at a time. `bell`: an eventfd that is rung once all
+    // threads were told to begin; 0: none.
+    void run(Job &job, int bell = 0);
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
     // How often a waiting thread has given its processor to one that was put aside within a unit.
     uint64_t lent() const { return lent_.load(std::memory_order_relaxed); }

@@ -1,0 +1,179 @@
+"""Schemas of arguments: which are refused and with which words, what misses them, and what hostile ones may cost."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from octavo.errors import InvalidRequest
+from octavo_gateway import argument_schemas
+from octavo_gateway.admission import Admission, Limits
+from octavo_gateway.argument_schemas import MOST_STEPS, fault_of, problem_of, schemas_of
+from octavo_gateway.requests import ChatMessage, RequestParams
+from octavo_gateway.tool_calls import ToolText
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 2},
+        "days": {"type": "array", "items": {"$ref": "#/$defs/day"}, "uniqueItems": True},
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"day": {"type": "integer", "minimum": 1}},
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        CITY,
+        {},
+        {"$schema": DRAFT_7, "definitions": {"a": {}}, "properties": {"a": {"$ref": "#/definitions/a"}}},
+        {"$schema": "https://example.org/mine", "type": "object"},  # a draft of their own is read as the latest
+        {
+            "properties": {"$ref": {"type": "string"}, "a": {"const": {"$ref": "elsewhere"}}}
+        },  # names and data, no references
+        {"properties": {"a": {"pattern": "\\p{L}(?<!x)"}}},  # another language's regular expression
+        {"$id": "https://example.org/s", "$defs": {"a": {"$anchor": "x"}}, "$ref": "#x"},
+    ],
+)
+def test_good_schemas(schema: dict[str, Any]) -> None:
+    assert problem_of(schema) == ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "strng"}, "at $.type: 'strng' is not valid"),
+        ({"properties": {"a": {"minimum": "x"}}}, "at $.properties.a.minimum: 'x' is not of type 'number'"),
+        ({"required": "city"}, "at $.required: 'city' is not of type 'array'"),
+        ({"properties": []}, "at $.properties: "),
+        ({"$ref": "#/$defs/day"}, "it has no #/$defs/day; define that"),
+        ({"items": {"$ref": "#day"}}, "it has no #day; "),
+        ({"$ref": "https://example.org/s"}, "https://example.org/s lies outside of it"),
+        ({"$ref": "file:///etc/passwd"}, "lies outside of it"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema names no draft"),
+        ({"$schema": ["x"]}, "$schema names no draft"),
+        ({"type": "x" * 1000}, "..."),
+    ],
+)
+def test_bad_schemas_are_named_with_the_fix(schema: dict[str, Any], words: str) -> None:
+    problem = problem_of(schema)
+    assert words in problem and len(problem) < 250
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"city": "Bern"}, ""),
+        ({"city": "Bern", "days": [1, 2]}, ""),
+        ({}, 'at $: required ["city"]'),
+        ({"city": 3}, 'at $.city: type "string"'),
+        ({"city": "B"}, "at $.city: minLength 2"),
+        ({"city": "Bern", "days": [1, 0]}, "at $.days[1]: minimum 1"),
+        ({"city": "Bern", "days": [4, 4]}, "at $.days: uniqueItems true"),
+        ({"city": "Bern", "secret": "x"}, "at $: additionalProperties false"),
+    ],
+)
+def test_arguments_that_miss_their_schema_are_placed_and_not_told(arguments: dict[str, Any], fault: str) -> None:
+    found = fault_of(CITY, arguments)
+    assert found == (f"miss their schema {fault}" if fault else "")
+
+
+def test_rules_that_would_run_a_regular_expression_are_left_out() -> None:
+    """The same with a pattern that takes for ever: nothing of it runs."""
+    for pattern in ("^b", "^(a+)+$"):
+        schema = {"properties": {"a": {"pattern": pattern}}, "patternProperties": {pattern: False},
+                  "additionalProperties": False, "unevaluatedProperties": False}  # fmt: skip
+        assert problem_of(schema) == fault_of(schema, {"a": "a" * 60 + "!", "a" * 60 + "!": 1}) == ""
+    assert fault_of({"properties": {"a": {"format": "email"}}}, {"a": "x"}) == ""
+    draft_7 = {"$schema": DRAFT_7, "properties": {"a": {"type": "string", "pattern": "^b"}}}
+    assert fault_of(draft_7, {"a": "a"}) == "" != fault_of(draft_7, {"a": 1})
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """A schema that looks at its instance 2 ** levels times."""
+    parts = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i - 1}"}] * 2} for i in range(1, levels + 1)}
+    return {"$defs": {"a0": {"type": "object"}, **parts}, "$ref": f"#/$defs/a{levels}"}
+
+
+def test_what_a_schema_may_cost_is_bounded() -> None:
+    assert fault_of(doubling(8), {}) == ""
+    assert fault_of(doubling(60), {}).startswith(f"take more than {MOST_STEPS} steps")
+    assert "refers to itself without end" in fault_of({"$ref": "#"}, {})
+    assert "refers to itself without end" in fault_of({"not": {"$ref": "#"}}, {})
+    long = {"a": [{"x": i} for i in range(5000)]}
+    assert fault_of({"properties": {"a": {"uniqueItems": True}}}, long) == ""
+    assert "steps" in fault_of({"properties": {"a": {"allOf": [{"uniqueItems": True}] * 20}}}, long)
+
+
+def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it asked the network")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert problem_of({"$ref": "http://127.0.0.1:9/s"})
+
+
+LIMITS = Limits(root_key=b"r" * 32, block_tokens=16, max_model_len=4096, max_choices=8)
+
+
+def offering(*schemas: Any, choice: str = "required") -> RequestParams:
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": item}} for i, item in enumerate(schemas)]
+    return RequestParams("chat", messages=[ChatMessage("user", "Hi")], tools=tools, tool_choice=choice)
+
+
+def test_only_what_must_be_called_is_judged_and_once(admission: Admission, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[Any] = []
+    real = problem_of
+    monkeypatch.setattr(argument_schemas, "problem_of", lambda schema: judged.append(schema) or real(schema))
+    for choice, field in (
+        ("required", "tools[1]"),
+        ("function f1", "tools[1]"),
+        ("function f0", ""),
+        ("auto", ""),
+        ("none", ""),
+    ):
+        params = offering(CITY, {"type": "strng"}, choice=choice)
+        admission.check(params, LIMITS)
+        if not field:
+            admission.encode(params)
+            continue
+        with pytest.raises(InvalidRequest, match=r"no JSON schema: at \$\.type") as caught:
+            admission.encode(params)
+        assert caught.value.field == f"{field}.function.parameters"
+    assert judged.count(CITY) == 1
+
+
+def test_the_schemas_are_those_of_what_must_be_called(admission: Admission) -> None:
+    params = offering(CITY, {}, choice="required")
+    admitted = admission.admit(params, admission.encode(params), "t", None, LIMITS)
+    assert (
+        [name for name, _ in admitted.text.schemas]
+        == ["f0"]
+        == [name for name, _ in schemas_of(params, frozenset({"f0"}))]
+    )
+    params = offering(CITY, {}, choice="auto")
+    assert admission.admit(params, admission.encode(params), "t", None, LIMITS).text.schemas == ()
+
+
+@pytest.mark.parametrize("pieces", [1, 1000])
+def test_a_call_that_misses_its_schema_is_none_and_its_last_brace_never_comes(pieces: int) -> None:
+    schemas = [("weather", '{"required": ["city"]}')]
+    good = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
+    bad = good.replace("city", "town")
+    for whole in (bad, good + bad, bad + good, bad.removeprefix("<tool_call>").removesuffix("</tool_call>")):
+        text, told = ToolText(frozenset({"weather"}), schemas), dict[int, str]()
+        for at in range(0, len(whole), max(1, len(whole) // pieces)):
+            text.feed(whole[at : at + max(1, len(whole) // pieces)])
+            parts = text.take_parts()
+            told.update({part.number: told.get(part.number, "") + part.arguments for part in parts})
+        text.finish()
+        told.update({part.number: told.get(part.number, "") + part.arguments for part in text.take_parts()})
+        assert text.fault == 'the arguments of weather miss their schema at $: required ["city"]'
+        assert [call.arguments for call in text.calls] == (['{"city": "Bern"}'] if good in whole else [])
+        assert '{"town": "Bern"}' not in told.values() and '{"town": "Bern"' in told.values()
