@@ -251,3 +251,23 @@ async def test_a_process_that_cannot_be_started_again_is_tried_again(tmp_path: P
             await asyncio.sleep(0.001)
     assert supervisor.state.services[0].state == "restarting" and not keeping.done()
     keeping.cancel()
+
+
+async def test_a_service_whose_answers_are_alike_is_asked_less_often(tmp_path: Path, monkeypatch: Any) -> None:
+    paused: list[float] = []
+    ask_again_s = module._pause_s
+
+    def pause_s(serving: bool, alike: int) -> float:
+        paused.append(ask_again_s(serving, alike))
+        return 0.0
+
+    monkeypatch.setattr(module, "_pause_s", pause_s)
+    monkeypatch.setattr(module, "STEADY_POLLS", 3)
+    answers = Answers(answer("starting"), *[answer("serving")] * 5, answer("not_serving", "stalled"), answer("serving"))
+    async with watched(tmp_path, monkeypatch, answers, Heard()):
+        async with asyncio.timeout(10):
+            while len(paused) < 12:
+                await asyncio.sleep(0.001)
+    starting, serving, steady = module.POLL_STARTING_S, module.POLL_SERVING_S, module.POLL_STEADY_S
+    assert (starting, serving) == (0.001, 0.001) and steady > 1
+    assert paused[:12] == [0.001] * 4 + [steady] * 2 + [0.001] * 4 + [steady] * 2
