@@ -72,11 +72,11 @@ class Steps:
 
 
 def read_memory(core: int) -> None:
-    """Never returns: reads as the engine reads its weights, and gives way to whoever passes a message."""
+    """Reads as the engine reads its weights, and gives way to whoever passes a message; until its parent is gone."""
     os.sched_setaffinity(0, {core})
     os.nice(NICE)
-    memory = np.zeros(READ_BYTES // 8)
-    while True:
+    memory, parent = np.zeros(READ_BYTES // 8), os.getppid()
+    while os.getppid() == parent:
         memory.sum()
 
 
@@ -300,7 +300,7 @@ def main() -> None:
     parser.add_argument("--read", type=int, metavar="CORE", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.read is not None:
-        read_memory(given.read)
+        return read_memory(given.read)
     figures = asyncio.run(measure(given))
     if given.json:
         write_figures(Path(given.json), figures)
