@@ -49,7 +49,7 @@ class ActivationBuffer {
 constexpr int64_t ROW_BLOCK = 192;   // rows of one unit: with 1,536 inputs 590 KB of activations, inside a second cache of 1 MB
 constexpr int64_t NORM_ROWS = 8;     // rows of one unit of a norm
 constexpr int64_t OWN_NORM = 4;      // up to so many rows every thread norms them itself, which saves a barrier
-constexpr int64_t ROWS_AHEAD = 16;   // of the residual stream, asked for beside the one that is added to: each is on a page of its own
+constexpr int64_t ROWS_AHEAD = 16;   // of the residual stream, asked for beside the one that is added to: the hardware foresees none beyond a page
 constexpr int64_t HEAD_PANELS = 8;   // panels of one unit of the head
 constexpr int ORDERED_ROWS = 32;     // up to so many rows are sampled in the order of their candidates
 constexpr int64_t AHEAD_BYTES = 1 << 16;  // of the weights of a later phase, asked for by a thread that waits
