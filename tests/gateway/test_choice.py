@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo_gateway.admission import TextRules
 from octavo_gateway.choice import ChoiceOutput, ChoiceReader, RawLogprob, TokenGap
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.tokenizer import Tokenizer, TokenizerParts
 
 PIECES = [bytes([i]) for i in range(256)] + [b"END", "é🌶".encode(), b"", b"ND."]
@@ -72,6 +73,69 @@ def test_any_arrival_gives_the_same_output(
     assert [i for delta in given_out for i in delta.token_ids] == whole.ids
     assert given_out[-1].byte_end == len(text.encode()) == whole.total_bytes
     assert given_out[-1].finish_reason == whole.finish_reason
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    ids=IDS,
+    rules=RULES,
+    asks=st.lists(st.sampled_from(["give", "pull", "look", ""]), max_size=25),
+    sizes=st.lists(st.sampled_from([1, 1, 2, 4]), max_size=25),
+)
+def test_tokens_taken_as_plain_ones_give_the_same_output(
+    tokenizer: Tokenizer, ids: list[int], rules: TextRules, asks: list[str], sizes: list[int]
+) -> None:
+    whole = ChoiceOutput(0, rules, tokenizer, b"Hi")
+    feed(whole, ids, [])
+    single, columns, text, taken = ChoiceOutput(0, rules, tokenizer, b"Hi"), DeltaColumns(), "", list[int]()
+    reader = ChoiceReader(single, tokenizer)
+
+    def pull() -> None:
+        nonlocal text
+        while (delta := reader.pull()) is not None:
+            text += delta.text
+            taken.extend(delta.token_ids)
+            assert (delta.token_end, delta.byte_end) == (len(taken), len(text.encode()))
+
+    for at, token_id in enumerate(ids):
+        if single.finish_reason is None and at == len(single.ids):
+            several = sizes[at] if at < len(sizes) else 1
+            new = ids[at : at + several]
+            taken_plain = single.take_plain(at, token_id) if several == 1 else single.take_plain_run(at, new)
+            if not taken_plain:
+                single.accept(at, new)
+        ask = asks[at] if at < len(asks) else "give"
+        if ask == "look":
+            assert len(single.pieces) == len(single.ends) == len(single.logprobs) == len(single.ids)
+        elif ask == "give" and not reader.give(9, columns):
+            for row, piece in zip(columns.rows, columns.texts, strict=True):
+                text += piece
+                taken.extend(columns.tokens)
+                assert row == (9, 0, len(columns.tokens), len(taken), len(text.encode()))
+            columns = DeltaColumns()
+        elif ask in ("give", "pull"):
+            pull()
+    single.finish("length")
+    pull()
+    assert (taken, single.ids, single.pieces) == (whole.ids, whole.ids, whole.pieces)
+    assert (single.finish_reason, single.stop_hit, single.tail) == (whole.finish_reason, whole.stop_hit, whole.tail)
+    assert text == whole.head + "".join(whole.pieces) + whole.tail and not single.plain
+
+
+def test_a_token_is_plain_only_where_it_is_text_by_itself(tokenizer: Tokenizer) -> None:
+    choice = ChoiceOutput(0, TextRules(stop_ids=frozenset({ord(".")})), tokenizer, b"Hi")
+    assert not choice.take_plain(0, ord("a")), "a character of the prompt might be open"
+    choice.accept(0, b"a")
+    assert choice.take_plain(1, 257) and choice.pieces == ["a", "é🌶"] and choice.ends[-1] == 7
+    for other in (0xC3, SPECIAL, 258, ord("."), len(PIECES)):  # half a character, hidden, empty, a stop, out of range
+        assert not choice.take_plain(2, other)
+    assert not choice.take_plain(1, ord("a")) and not choice.take_plain(3, ord("a"))
+    choice.accept(2, [0xC3])
+    assert not choice.take_plain(3, ord("a")), "a character is open"
+    choice.accept(3, [0xA9])
+    assert choice.take_plain(4, ord("b")) and "".join(choice.pieces) == "aé🌶éb"
+    shown = ChoiceOutput(0, TextRules(skip_special_tokens=False), tokenizer, b"Hi")
+    assert shown.texts is not choice.texts
 
 
 @settings(deadline=None, max_examples=200)
