@@ -48,7 +48,8 @@ class ChoiceOutput:
     tool calls grew by, each with the number of tokens after which it was known, the end counted as one more.
 
     `plain`: nothing but a stop token can come of the next token beside its own text, which `texts` has by its id once it was
-    seen. Such a token is only appended to `ids`; what else is kept of it is made up when somebody looks.
+    seen, and the last token ended no character that was open before it: it has its own text too. Such a token is only
+    appended to `ids`; what else is kept of it is made up when somebody looks.
     """
 
     __slots__ = (
@@ -107,12 +108,14 @@ class ChoiceOutput:
         if start > len(self.ids):
             raise TokenGap(f"choice {self.index}: tokens from {start} after {len(self.ids)}")
         self._make_up()
+        alone = self.plain
         for i in range(len(self.ids) - start, len(ids)):
             if self.finish_reason is not None:
                 break
+            alone = self._detokenizer.clean
             self._take(ids[i], logprobs[i] if i < len(logprobs) else None)
         free = self.finish_reason is None and self._split is None and not self._rules.stops and not logprobs
-        self.plain = free and self._detokenizer.clean
+        self.plain = free and alone and self._detokenizer.clean
         return self._matcher.hit is not None
 
     def take_plain(self, start: int, token_id: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo_gateway.admission import TextRules
 from octavo_gateway.choice import ChoiceOutput, ChoiceReader, RawLogprob, TokenGap
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.tokenizer import Tokenizer, TokenizerParts
 
 PIECES = [bytes([i]) for i in range(256)] + [b"END", "é🌶".encode(), b"", b"ND."]
@@ -104,6 +106,43 @@ def test_a_reader_from_any_byte_sees_exactly_the_rest(
     for byte_end, token_end in known:
         if byte_end == from_byte:
             assert len(choice.ids) - len(resent) <= token_end
+
+
+@settings(deadline=None, max_examples=300)
+@given(ids=IDS, rules=RULES, looks=st.lists(st.integers(0, 3), max_size=25), data=st.data())
+def test_tokens_that_come_alone_give_the_same_output(
+    tokenizer: Tokenizer, ids: list[int], rules: TextRules, looks: list[int], data: st.DataObject
+) -> None:
+    """The short way of a plain token and its reader's, in turn with the whole one, a repeat now and then."""
+    if data.draw(st.booleans()):
+        rules = replace(rules, stops=())
+    whole = ChoiceOutput(0, rules, tokenizer, [ord("H"), 0xC3])
+    feed(whole, ids, [])
+    choice = ChoiceOutput(0, rules, tokenizer, [ord("H"), 0xC3])
+    reader, text, ends = ChoiceReader(choice, tokenizer), "", []
+
+    def look() -> None:
+        nonlocal text
+        columns = DeltaColumns()
+        if reader.give(1, columns):
+            while (delta := reader.pull()) is not None:
+                text += delta.text
+                ends.append((delta.byte_end, len(text.encode())))
+        text += "".join(columns.texts)
+        ends.extend((row[4], len(text.encode())) for row in columns.rows)
+
+    for at, token in enumerate(ids):
+        start = max(0, at - (1 if at % 5 == 4 else 0))
+        if choice.finish_reason is None and not (start == at and choice.take_plain(at, token)):
+            choice.accept(start, ids[start : at + 1])
+        if at >= len(looks) or looks[at]:
+            look()
+    choice.finish("length")
+    look()
+    assert (choice.ids, choice.finish_reason, choice.stop_hit) == (whole.ids, whole.finish_reason, whole.stop_hit)
+    assert choice.pieces == whole.pieces and choice.ends == whole.ends
+    assert text == whole.head + "".join(whole.pieces) + whole.tail
+    assert all(told == given_out for told, given_out in ends)
 
 
 @settings(deadline=None, max_examples=100)
