@@ -28,10 +28,11 @@ import numpy as np
 from octavo.client import AsyncClient
 from octavo.figures import Figures, figure_of, write_figures
 from octavo.keys import extend_keys
-from octavo.packing import pack_keys, pack_u32, unpack_u32
+from octavo.packing import pack_keys, pack_u32
 from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc, worker_pb2
 from octavo_cli.engine_bench.cpu import cpu_s
 
+EOF = grpc.aio.EOF  # type: ignore[attr-defined]
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("protos", "gateway", "scheduler", "gpuworker", "kvstore", "cli")
 BLOCK_TOKENS = 16
@@ -76,8 +77,7 @@ async def scheduler_step_us(streams: int, steps: int, pace: Steps, tree: Path) -
         address = f"unix:{name}/s.sock"
         options = [f"--scheduler.local_listen={address}", "--scheduler.listen=127.0.0.1:0"]
         async with service(tree, "scheduler", Path(name), options) as process:
-            while not Path(name, "s.sock").exists():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await until(Path(name, "s.sock").exists)
             async with grpc.aio.insecure_channel(address) as channel:
                 stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)  # type: ignore[no-untyped-call]
                 return await _attached(stub, streams, steps, pace, process.pid)
@@ -104,11 +104,11 @@ async def _attached(stub: Any, streams: int, steps: int, pace: Steps, pid: int) 
     admits: list[worker_pb2.Admit] = []
 
     async def read_orders() -> None:
-        while (message := await worker.read()) is not grpc.aio.EOF:
+        while (message := await worker.read()) is not EOF:
             admits.extend(order.admit for order in message.orders.orders if order.HasField("admit"))
 
     async def read_tokens() -> None:
-        while (message := await gateway.read()) is not grpc.aio.EOF:
+        while (message := await gateway.read()) is not EOF:
             tokens.append(len(message.events.runs.tokens) // 4)
 
     tokens: list[int] = []
@@ -122,8 +122,7 @@ async def _attached(stub: Any, streams: int, steps: int, pace: Steps, pid: int) 
             choices=[scheduler_pb2.ChoiceState(seed=number)], gateway_state=b"{}",
         )  # fmt: skip
         await gateway.write(scheduler_pb2.AttachGatewayRequest(submit=submit))
-    while len(admits) < streams:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(admits) == streams)
     slots = [admit.slot for admit in admits]
     step = 0
 
@@ -194,7 +193,7 @@ class StandIn(scheduler_pb2_grpc.SchedulerServiceServicer):
 async def gateway_step_us(streams: int, steps: int, pace: Steps, tree: Path) -> float:
     """Of a gateway between a scheduler and an SDK's session that this process plays."""
     stand_in, server = StandIn(), grpc.aio.server()
-    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(stand_in, server)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(stand_in, server)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory(prefix="octavo-hostpath-") as name:
         server.add_insecure_port(f"unix:{name}/s.sock")
         await server.start()
@@ -204,7 +203,8 @@ async def gateway_step_us(streams: int, steps: int, pace: Steps, tree: Path) -> 
             service(tree, "gateway", Path(name), options) as process,
             AsyncClient(f"unix:{name}/g.sock") as client,
         ):
-            while not Path(name, "g.sock").exists() or not (await client.models())[0].max_model_len:  # noqa: ASYNC110
+            await until(Path(name, "g.sock").exists)
+            while not (await client.models())[0].max_model_len:  # noqa: ASYNC110  it does not say so by itself
                 await asyncio.sleep(0.05)
             chunks = 0
 
@@ -215,8 +215,7 @@ async def gateway_step_us(streams: int, steps: int, pace: Steps, tree: Path) -> 
                     chunks += 1
 
             asking = [asyncio.create_task(ask(number)) for number in range(streams)]
-            while stand_in.live < streams:
-                await asyncio.sleep(0.01)
+            await until(lambda: stand_in.live == streams)
             took_us = await pace.run(steps, process.pid, stand_in.step)
             for task in asking:
                 task.cancel()
@@ -225,6 +224,13 @@ async def gateway_step_us(streams: int, steps: int, pace: Steps, tree: Path) -> 
                 raise RuntimeError(f"{chunks} chunks came out of {streams * steps} tokens")
         await server.stop(0)
     return took_us
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns once it holds, TimeoutError after a minute."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  nothing that could say so runs here
+            await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager
@@ -251,7 +257,7 @@ async def measure(given: argparse.Namespace) -> Figures:
     """Both checkouts by turns."""
     trees = {"now": ROOT}
     if given.against:
-        trees["before"] = Path(given.against).resolve()
+        trees["before"] = given.against
     names, pace = given.services.split(","), Steps(warm=given.warm)
     used: dict[str, list[float]] = {}
     for number in range(given.rounds):
@@ -271,9 +277,8 @@ async def measure(given: argparse.Namespace) -> Figures:
 def main() -> None:
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--against", default="", metavar="TREE", help="another checkout, measured by turns with this one"
-    )
+    about = "another checkout, measured by turns with this one"
+    parser.add_argument("--against", type=lambda name: Path(name).absolute(), metavar="TREE", help=about)
     parser.add_argument("--services", default="scheduler,gateway", help="which of the two")
     parser.add_argument("--streams", type=int, default=16, help="requests at once")
     parser.add_argument("--steps", type=int, default=200, help="that are measured")
@@ -285,7 +290,8 @@ def main() -> None:
     if given.json:
         write_figures(Path(given.json), figures)
     for item in figures.results:
-        print(f"{item.name:<30} {item.value:8.2f} {item.unit}  ({item.spread[0]:.2f} to {item.spread[1]:.2f})")
+        low, high = item.spread or (item.value, item.value)
+        print(f"{item.name:<30} {item.value:8.2f} {item.unit}  ({low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":

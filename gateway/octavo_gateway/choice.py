@@ -48,8 +48,7 @@ class ChoiceOutput:
     tool calls grew by, each with the number of tokens after which it was known, the end counted as one more.
 
     `plain`: nothing but a stop token can come of the next token beside its own text, which `texts` has by its id once it was
-    seen, and the last token ended no character that was open before it: it has its own text too. Such a token is only
-    appended to `ids`; what else is kept of it is made up when somebody looks.
+    seen. Such a token is only appended to `ids`; what else is kept of it is made up when somebody looks.
     """
 
     __slots__ = (
@@ -108,14 +107,12 @@ class ChoiceOutput:
         if start > len(self.ids):
             raise TokenGap(f"choice {self.index}: tokens from {start} after {len(self.ids)}")
         self._make_up()
-        alone = self.plain
         for i in range(len(self.ids) - start, len(ids)):
             if self.finish_reason is not None:
                 break
-            alone = self._detokenizer.clean
             self._take(ids[i], logprobs[i] if i < len(logprobs) else None)
         free = self.finish_reason is None and self._split is None and not self._rules.stops and not logprobs
-        self.plain = free and alone and self._detokenizer.clean
+        self.plain = free and self._detokenizer.clean
         return self._matcher.hit is not None
 
     def take_plain(self, start: int, token_id: int) -> bool:
@@ -133,6 +130,24 @@ class ChoiceOutput:
             texts[token_id] = whole
         ids.append(token_id)
         return True
+
+    def take_plain_run(self, start: int, new: Sequence[int]) -> bool:
+        """`take_plain` of several at once: all of them or none."""
+        ids, texts = self.ids, self.texts
+        if not self.plain or start != len(ids) or not self._stop_ids.isdisjoint(new) or max(new) >= len(texts):
+            return False
+        for token_id in new:
+            if texts[token_id] is None:
+                whole = self._detokenizer.whole(token_id)
+                if whole is None:
+                    return False
+                texts[token_id] = whole
+        ids.extend(new)
+        return True
+
+    def was_plain(self, at: int) -> bool:
+        """Tokens from `at` on were taken as plain ones, and nobody has looked since: their texts are those in `texts`."""
+        return at >= len(self._pieces)
 
     def _make_up(self) -> None:
         """What is kept of tokens that were taken as plain ones."""
@@ -251,7 +266,7 @@ class ChoiceReader:
         """Puts plain new tokens (no logprobs, no end) into the columns as a delta of `call`. True: `pull` has more."""
         choice = self._choice
         first, last = self._tokens, len(choice.ids)
-        if last - first == 1 and choice.plain and self._byte_end >= 0:
+        if last - first == 1 and choice.plain and self._byte_end >= 0 and choice.was_plain(first):
             token_id = choice.ids[first]
             known = choice.texts[token_id]
             if known is not None:
@@ -262,6 +277,12 @@ class ChoiceReader:
                 columns.texts.append(known)
                 return False
         if self.ended or (first == last and choice.finish_reason is None and self._head_given):
+            return False
+        if last - first <= MAX_DELTA_ENTRIES and choice.plain and self._byte_end >= 0 and choice.was_plain(first):
+            ids = choice.ids[first:last]
+            text = "".join([choice.texts[token_id] or "" for token_id in ids])
+            self._tokens, self._byte_end = last, self._byte_end + utf8_len(text)
+            columns.add(call, choice.index, text, ids, last, self._byte_end)
             return False
         plain = self._head_given and not self._from_byte and choice.finish_reason is None
         plain = plain and self._part == len(choice.call_parts)

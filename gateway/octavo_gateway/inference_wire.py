@@ -7,11 +7,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from octavo.errors import InvalidRequest
-from octavo.packing import pack_u32
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway.caching.rules import one_salt
-from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.requests import (
     CancelOutcome,
     ChatMessage,
@@ -220,19 +218,6 @@ def cancel_response(outcome: CancelOutcome) -> pb.CancelResponse:
         latency_us=outcome.latency_us,
         cost=cost_message(outcome.cost),
     )
-
-
-def delta_runs(runs: pb.DeltaRuns, columns: DeltaColumns) -> None:
-    """Packs the columns."""
-    calls, indexes, counts, token_ends, byte_ends = zip(*columns.rows, strict=True)
-    runs.calls = pack_u32(calls)
-    if any(indexes):
-        runs.indexes = pack_u32(indexes)
-    runs.counts = pack_u32(counts)
-    runs.token_ends = pack_u32(token_ends)
-    runs.byte_ends = pack_u32(byte_ends)
-    runs.tokens = pack_u32(columns.tokens)
-    runs.texts.extend(columns.texts)
 
 
 def model_message(model: ModelInfo) -> pb.Model:

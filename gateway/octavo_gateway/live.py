@@ -242,13 +242,17 @@ class LiveRequest:
             self._note_tokens(len(choice.ids) - before)
             self.wake()
 
-    def on_token(self, index: int, start: int, token_id: int, read: float, busy_ns: int) -> float:
-        """A plain token, in a message read at `read`, whose text cost about `busy_ns`: seconds since the one before it.
+    def on_plain(self, index: int, start: int, new: int | list[int], read: float, busy_ns: int) -> float:
+        """A plain token, or some, in a message read at `read`, whose text cost about `busy_ns`: seconds per token since the one before.
 
-        Negative: it is none, and needs `on_tokens`. Nobody counts the gap here: see `count_gaps`.
+        Negative: they are not plain, and need `on_tokens`. Nobody counts the gap here: see `count_gaps`.
         """
         choices = self.choices
-        if index >= len(choices) or not self.first_token or not choices[index].take_plain(start, token_id):
+        if index >= len(choices) or not self.first_token:
+            return -1.0
+        if not isinstance(new, int):
+            return self._on_plain_run(choices[index], start, new, read, busy_ns)
+        if not choices[index].take_plain(start, new):
             return -1.0
         self.busy_ns += busy_ns
         gap_s = read - self.last_token
@@ -264,6 +268,15 @@ class LiveRequest:
         for event in self.wakeups:
             event.set()
         return gap_s
+
+    def _on_plain_run(self, choice: ChoiceOutput, start: int, new: list[int], read: float, busy_ns: int) -> float:
+        if not new or not choice.take_plain_run(start, new):
+            return -1.0
+        self.busy_ns += busy_ns
+        gap_s, self.last_token = max(0.0, read - self.last_token), read
+        self._note_gap(gap_s, len(new))
+        self.wake()
+        return gap_s / len(new)
 
     def count_gaps(self, gap_s: float, arrivals: int) -> None:
         """Tells who counts of so many arrivals with this gap, of requests with the same observer."""

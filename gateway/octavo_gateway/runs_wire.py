@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from itertools import accumulate
 
-from octavo.packing import unpack_u32
+from octavo.packing import RepeatingColumn, unpack_u32
 from octavo.v1 import scheduler_pb2
 
 from octavo_gateway.live import LiveRequest
@@ -17,6 +18,8 @@ class RunTable:
     def __init__(self) -> None:
         self._live: dict[int, LiveRequest] = {}
         self._handles: dict[str, int] = {}
+        self._counts = RepeatingColumn()
+        self._handles_said, self._indexes = RepeatingColumn(), RepeatingColumn()
         self._busy_ns = 0  # what a run of the last message took
 
     def name(self, live: LiveRequest, handle: int) -> None:
@@ -38,37 +41,30 @@ class RunTable:
         """Hands every run, read at `read` on the clock of the requests, to its request.
 
         Raises ValueError when the columns do not fit together, TokenGap when tokens are missing."""
-        counts, tokens = unpack_u32(runs.counts), unpack_u32(runs.tokens)
-        handles, indexes, starts = unpack_u32(runs.handles), unpack_u32(runs.indexes), unpack_u32(runs.starts)
+        counts, tokens = self._counts.unpack(runs.counts), unpack_u32(runs.tokens)
+        handles, indexes = self._handles_said.unpack(runs.handles), self._indexes.unpack(runs.indexes)
+        starts = unpack_u32(runs.starts)
         if counts.count(1) == len(counts):  # nearly every message
-            return self._apply_singles(zip(handles, indexes, starts, tokens, strict=True), len(counts), read)
+            return self._apply_rows(zip(handles, indexes, starts, tokens, strict=True), len(counts), read)
+        ends = list(accumulate(counts))
         if sum(counts) != len(tokens):
             raise ValueError(f"runs.tokens: {len(tokens)} for counts of {sum(counts)}")
-        at = 0
-        for handle, index, start, count in zip(handles, indexes, starts, counts, strict=True):
-            self._apply_run(handle, index, start, tokens[at : at + count], read)
-            at += count
+        pieces = [tokens[end - count : end] for count, end in zip(counts, ends, strict=True)]
+        self._apply_rows(zip(handles, indexes, starts, pieces, strict=True), len(counts), read)
 
-    def _apply_run(self, handle: int, index: int, start: int, tokens: list[int], read: float) -> None:
-        live = self._live.get(handle)
-        if live is not None:
-            if not live.first_token:  # its first ones came to another stream
-                live.on_first_read(read, 0)
-            live.on_tokens(index, start, tokens, ())
-
-    def _apply_singles(self, rows: Iterable[tuple[int, int, int, int]], count: int, read: float) -> None:
-        """Runs of one token each. Requests that a worker runs in step have the same gaps, which are counted together."""
+    def _apply_rows(self, rows: Iterable[tuple[int, int, int, int | list[int]]], count: int, read: float) -> None:
+        """So many runs. Requests that a worker runs in step have the same gaps, which are counted together."""
         began_ns = time.perf_counter_ns()
         known, busy_ns = self._live, self._busy_ns
         last: LiveRequest | None = None
         same_s, alike = 0.0, 0
-        for handle, index, start, token in rows:
+        for handle, index, start, new in rows:
             live = known.get(handle)
             if live is None:
                 continue
-            gap_s = live.on_token(index, start, token, read, busy_ns)
+            gap_s = live.on_plain(index, start, new, read, busy_ns)
             if gap_s < 0:
-                self._apply_run(handle, index, start, [token], read)
+                _apply_run(live, index, start, [new] if isinstance(new, int) else new, read)
                 continue
             if gap_s != same_s and last is not None:
                 last.count_gaps(same_s, alike)
@@ -77,3 +73,9 @@ class RunTable:
         if last is not None:
             last.count_gaps(same_s, alike)
         self._busy_ns = (time.perf_counter_ns() - began_ns) // max(1, count)
+
+
+def _apply_run(live: LiveRequest, index: int, start: int, tokens: list[int], read: float) -> None:
+    if not live.first_token:  # its first ones came to another stream
+        live.on_first_read(read, 0)
+    live.on_tokens(index, start, tokens, ())

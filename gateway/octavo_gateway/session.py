@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Final
 
 from octavo.errors import DeadlineExceeded, InternalError, InvalidRequest, OctavoError, Overloaded
+from octavo.rpc.flag import Flag
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway import inference_wire as wire
-from octavo_gateway.delta_runs import DeltaColumns
+from octavo_gateway.delta_runs import DeltaColumns, DeltaWriter
 from octavo_gateway.request_bytes import BadFrame
 from octavo_gateway.requests import Delta, EdgeContext, Gateway, Generation
 from octavo_gateway.rich_status import in_rpcs_words, rich_status
@@ -44,7 +45,8 @@ class Session:
         self._highest = 0
         self._marked: deque[_Call] = deque()
         self._said: list[pb.CallEvent] = []
-        self._new = asyncio.Event()
+        self._writer = DeltaWriter()
+        self._new = Flag()
         self._written = asyncio.Event()
         self._ending = False
         self._broken: Exception | None = None
@@ -256,7 +258,7 @@ class Session:
                 self._fail(call, error)
             except Exception as error:  # noqa: BLE001  a bug ends its own call, and says so
                 self._bug(call, error)
-        return message.packed(columns)
+        return message.packed(columns, self._writer)
 
     def _pull(self, message: _Message, call: _Call, generation: Generation) -> bool:
         """Moves its events into the message. True: it has more. Raises the call's error."""
@@ -279,7 +281,7 @@ class _Call:
 
     __slots__ = ("_marked", "_new", "generation", "marked", "number", "task", "timer")
 
-    def __init__(self, number: int, marked: deque[_Call], new: asyncio.Event) -> None:
+    def __init__(self, number: int, marked: deque[_Call], new: Flag) -> None:
         self._marked = marked  # the session's, in turn
         self._new = new
         self.number = number
@@ -313,10 +315,10 @@ class _Message:
         self.told.add(number)
         return self._response.events.add(call=number)
 
-    def packed(self, columns: DeltaColumns) -> bytes | None:
+    def packed(self, columns: DeltaColumns, writer: DeltaWriter) -> bytes | None:
         """As it is written; None: there is nothing in it."""
         if columns.rows:
-            wire.delta_runs(self._response.runs, columns)
+            writer.fill(self._response.runs, columns)
         elif not self.told:
             return None
         return self._response.SerializeToString()

@@ -7,6 +7,8 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 
+from octavo.rpc.flag import Flag
+
 from octavo_scheduler.orders import Admit, Forget, Keep, Order
 
 
@@ -20,7 +22,7 @@ class Connection:
     """A stream's two signals: something is to be written, and it must close."""
 
     def __init__(self) -> None:
-        self.wake = asyncio.Event()
+        self.wake = Flag()
         self.closed = asyncio.Event()
         self.why = ""
 

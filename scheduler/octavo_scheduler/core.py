@@ -55,6 +55,7 @@ from octavo_scheduler.preloads.cache_events import (
 from octavo_scheduler.preloads.leaving import Leaving, offload_order
 from octavo_scheduler.request import Outcome, Request
 from octavo_scheduler.tiers import Directory, Transfer
+from octavo_scheduler.token_runs import TokenRuns
 
 
 class Core:
@@ -146,11 +147,11 @@ class Core:
             if sequence.output and not sequence.outgrew:
                 learn.from_growth(self.cell, sequence)
 
-    def collect(self, gateway: int) -> list[Update]:
-        """What the gateway's stream is owed now; call it when the stream is writable."""
+    def collect(self, gateway: int, runs: TokenRuns | None = None) -> list[Update]:
+        """What the gateway's stream is owed now, the plain tokens in `runs`; call it when the stream is writable."""
         connection = self.cell.fleet.gateways.get(gateway)
         self.cell.fleet.collected = object()
-        return collect(self.cell, connection) if connection is not None else []
+        return collect(self.cell, connection, runs) if connection is not None else []
 
     def drain(self) -> None:
         """From now on new requests are refused as draining."""

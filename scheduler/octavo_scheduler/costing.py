@@ -38,7 +38,10 @@ def charge(
     """
     costs = worker.costs
     decode_us, context_us = costs.decode_seq_us, costs.context_token_us
-    weights = [decode_us * count + context_us * context for count, context in zip(counts, contexts, strict=True)]
+    if counts.count(1) == len(counts):
+        weights = [decode_us + context_us * context for context in contexts]
+    else:
+        weights = [decode_us * count + context_us * context for count, context in zip(counts, contexts, strict=True)]
     if prefilled:
         for at, sequence in enumerate(advanced):
             if sequence in prefilled:

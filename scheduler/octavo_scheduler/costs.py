@@ -69,7 +69,8 @@ class StepCosts:
         self.error_ratio += _EMA * (abs(relative) - self.error_ratio)
         error = max(-0.5, min(0.5, relative)) * _LEARNING_RATE
         self.fixed_us *= 1 + error * self.fixed_us / predicted_us
-        self.prefill_token_us *= 1 + error * self.prefill_token_us * prefill / predicted_us
+        if prefill:
+            self.prefill_token_us *= 1 + error * self.prefill_token_us * prefill / predicted_us
         self.decode_seq_us *= 1 + error * self.decode_seq_us * decode_seqs / predicted_us
         self.context_token_us *= 1 + error * self.context_token_us * context_tokens / predicted_us
 

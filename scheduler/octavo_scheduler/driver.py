@@ -18,6 +18,7 @@ from octavo_scheduler.observer import Observer
 from octavo_scheduler.orders import Effects
 from octavo_scheduler.outbox import Update
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.token_runs import TokenRuns
 
 
 def monotonic_us() -> int:
@@ -71,11 +72,16 @@ class Driver:
             self.journal.record(effects.facts)
             self._observer.record(effects.facts, self.core.cell.now_us)
 
-    def collect(self, gateway: int) -> list[Update]:
+    def owes(self, gateway: int) -> bool:
+        """Whether there is something to collect for the gateway's stream."""
+        connection = self.core.cell.fleet.gateways.get(gateway)
+        return connection is not None and connection.owes()
+
+    def collect(self, gateway: int, runs: TokenRuns | None = None) -> list[Update]:
         """What a gateway's stream is owed now (Core.collect)."""
         if self._event_log is not None:
             self._event_log.collected(gateway)
-        return self.core.collect(gateway)
+        return self.core.collect(gateway, runs)
 
     def _carry_out(self, effects: Effects) -> None:
         for epoch, why in effects.close_workers:

@@ -353,6 +353,10 @@ class Gateway:
         self.cancel_results: list[tuple[str, CancelAnswer]] = []
         self.pause_results: list[tuple[str, str]] = []  # request id, what is done
 
+    def owes(self) -> bool:
+        """Something of it may have to be sent."""
+        return bool(self.dirty or self.cancel_results or self.pause_results)
+
 
 class CancelAnswer:
     """What a cancel came to."""
@@ -437,6 +441,7 @@ class Fleet:
         """Marks every delivery of `request` dirty, and adds the gateway connections to wake to `woken`."""
         for delivery in request.deliveries:
             gateway = self.gateways.get(delivery.gateway)
+            delivery.plain = None
             if gateway is not None and not delivery.finished_sent:
                 gateway.dirty[delivery] = None
                 woken.add(delivery.gateway)

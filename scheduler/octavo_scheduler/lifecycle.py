@@ -338,6 +338,7 @@ def cancel(cell: Cell, event: Cancelled) -> None:
     if delivery is not None and event.reason in DETACHING and len(request.deliveries) > 1 and request.live:
         delivery.own_outcome = Outcome("cancelled", event.reason, "this client detached; another one is attached")
         request.deliveries.remove(delivery)
+        delivery.plain = None
         gateway.dirty[delivery] = None
         gateway.cancel_results.append((event.request_id, CancelAnswer(True, "cancelled")))
         cell.effects.dirty_gateways.add(event.gateway)

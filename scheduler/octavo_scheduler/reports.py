@@ -126,10 +126,13 @@ def _advance(cell: Cell, worker: Worker, report: Reported, labels: Label) -> int
     said: Items[Any] = tokens if singly else _in_pieces(tokens, counts)
     for sequence, count, computed, new in zip(advanced, counts, report.computed_len, said, strict=True):
         before = sequence.computed_len
-        if before + 1 == computed <= sequence.calm_until and singly:
+        if before + count == computed <= sequence.calm_until and count:
             sequence.computed_len = computed
-            sequence.length += 1
-            sequence.output.append(new)
+            sequence.length += count
+            if singly:
+                sequence.output.append(new)
+            else:
+                sequence.output.extend(new)
             if sequence.owed_at is not owing:
                 owed += sequence.deliveries
                 sequence.owed_at = owing
@@ -460,12 +463,16 @@ def _count(cell: Cell, worker: Worker, report: Reported, context_tokens: int, si
     if report.steps:
         worker.stepped_us = cell.now_us
     counters["steps"] += report.steps
-    counters["prefill_tokens"] += report.prefill_tokens
     counters["decode_tokens"] += report.decode_seqs * report.steps
-    counters["evicted_blocks"] += worker.take_evicted()
-    prefill_share = worker.costs.prefill_share(report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
-    counters["prefill_busy_us"] += report.wall_us * prefill_share
-    counters["decode_busy_us"] += report.wall_us * (1 - prefill_share)
+    if worker.evicted:
+        counters["evicted_blocks"] += worker.take_evicted()
+    if report.prefill_tokens:
+        counters["prefill_tokens"] += report.prefill_tokens
+        share = worker.costs.prefill_share(report.steps, report.prefill_tokens, report.decode_seqs, context_tokens)
+        counters["prefill_busy_us"] += report.wall_us * share
+        counters["decode_busy_us"] += report.wall_us * (1 - share)
+    else:
+        counters["decode_busy_us"] += report.wall_us
     beside = report.decode_seqs if report.steps else 0  # without a step nothing is held against its prediction
     if beside and report.prefill_tokens:
         counters["mixed_steps"] += report.steps

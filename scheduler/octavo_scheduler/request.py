@@ -495,3 +495,7 @@ class Delivery:
     finish_sent: list[bool] = field(default_factory=list)
     finished_sent: bool = False
     own_outcome: Outcome | None = None  # ends this delivery alone (already_exists, not_found, detached)
+    plain: array[int] | None = (
+        None  # its only choice's output, while nothing but tokens behind the first can be owed of it
+    )
+    handle: int = 0  # by which its stream's runs name it, as of when it was found plain

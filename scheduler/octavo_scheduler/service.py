@@ -30,6 +30,7 @@ from octavo_scheduler.connections import (
     fold_epoch,
 )
 from octavo_scheduler.driver import Driver
+from octavo_scheduler.report_wire import ReportReader
 from octavo_scheduler.status import cell_load, status
 from octavo_scheduler.update_wire import UpdateWriter
 
@@ -40,6 +41,7 @@ SILENCE_S = 10.0
 JOIN_TIMEOUT_S = 60.0
 """How long a worker may take from Welcome to Hello: launched steps and copies must end first."""
 
+ENDED = "the peer ended its stream"
 EOF = grpc.aio.EOF  # type: ignore[attr-defined]
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -117,10 +119,12 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         await self._serve(context, connection, welcome, reader, self._write_worker(context, connection), leave)
 
     async def _read_worker(self, context: Context, connection: WorkerConnection, number: int) -> None:
-        driver, said_hello = self._driver, False
+        driver, said_hello, reports = self._driver, False, ReportReader(connection.epoch)
         while True:
             if said_hello:  # a report per step comes here, and a timeout costs as much as reading it
-                message: wpb.AttachWorkerRequest = await self._read(context)
+                message: wpb.AttachWorkerRequest = await context.read()
+                if message is EOF:
+                    raise StreamClosed(ENDED)
             else:
                 async with asyncio.timeout(JOIN_TIMEOUT_S):
                     message = await self._read(context)
@@ -143,7 +147,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 )
                 driver.feed(hello)
             elif kind == "report" and said_hello:
-                driver.feed(wire.read_report(message.report, connection.epoch, driver.clock_us()))
+                driver.feed(reports.read(message.report, driver.clock_us()))
             else:
                 raise StreamClosed(f"{kind or 'an empty message'} came out of turn")
 
@@ -208,8 +212,10 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
                 load = cell_load(self._driver.core.cell)
                 await self._write(context, pb.AttachGatewayResponse(heartbeat=pb.Heartbeat(load=load)), guard)
             # what comes while a write is under way is in the cursors, and leaves with the next message
-            while not connection.closed.is_set() and (updates := self._driver.collect(connection.number)):
-                await self._write(context, updates_as.write(updates, self._driver.clock_us()), guard)
+            while not connection.closed.is_set() and self._driver.owes(connection.number):
+                updates = self._driver.collect(connection.number, updates_as.runs)
+                if (message := updates_as.write(updates, self._driver.clock_us())) is not None:
+                    await self._write(context, message, guard)
 
     def welcome(self) -> pb.GatewayWelcome:
         """The limits in force."""
@@ -326,7 +332,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
     async def _read(self, context: Context) -> Any:
         message = await context.read()
         if message is EOF:
-            raise StreamClosed("the peer ended its stream")
+            raise StreamClosed(ENDED)
         return message
 
     async def _write(self, context: Context, message: object, guard: StallGuard) -> None:

@@ -2,71 +2,62 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from octavo.packing import pack_u32
+from octavo.packing import RepeatingColumn, pack_u32
 from octavo.v1 import scheduler_pb2 as pb
 
-from octavo_scheduler.outbox import TokensUpdate, Update
+from octavo_scheduler.outbox import Update
 from octavo_scheduler.request import Cost
-
-MOST_HANDLES = 65_536
-"""Of one stream at a time; requests beyond them go by their names."""
+from octavo_scheduler.token_runs import TokenRuns
 
 
 class UpdateWriter:
-    """Writes the updates of one gateway's stream, and gives its requests the handles that stand for their names in TokenRuns."""
+    """Writes the updates of one gateway's stream. `runs`: to be filled when they are collected; None: this gateway does not read TokenRuns."""
 
     def __init__(self, *, runs: bool) -> None:
-        """`runs`: the gateway reads TokenRuns."""
-        self._runs = runs
-        self._handles: dict[str, int] = {}
-        self._given = 0
+        self.runs = TokenRuns() if runs else None
+        self._who, self._indexes, self._counts = RepeatingColumn(), RepeatingColumn(), RepeatingColumn()
 
-    def write(self, updates: Iterable[Update], now_us: int) -> pb.AttachGatewayResponse:
-        """One message with all of them, each request's own events in order; `now_us` is the core's clock."""
+    def write(self, updates: Sequence[Update], now_us: int) -> pb.AttachGatewayResponse | None:
+        """One message with all of them and the runs, each request's own events in order; None: there is nothing to tell.
+
+        `now_us` is the core's clock."""
+        if not updates and (self.runs is None or not self.runs.who):
+            return None
         response = pb.AttachGatewayResponse()
         message = response.events
         message.SetInParent()
-        runs: list[tuple[int, TokensUpdate]] = []
+        runs = self.runs
         for update in updates:
-            handle = self._handles.get(update.request_id, 0)
-            if handle and not (update.accepted or update.ended or update.finished) and _plain(update):
+            handle = runs.handles.get(update.request_id, 0) if runs is not None else 0
+            if runs is not None and handle and _plain(update):
                 for part in update.tokens:
-                    runs.append((handle, part))
+                    runs.add(handle, part.index, part.start, part.tokens)
                 continue
-            if update.accepted:
-                handle = self._give(update.request_id)
+            if runs is not None and update.accepted:
+                handle = runs.give(update.request_id)
             write_update(message, update, now_us, handle)
-            if update.finished is not None:
-                self._handles.pop(update.request_id, None)
-        if runs:
-            _write_runs(message.runs, runs)
+            if runs is not None and update.finished is not None:
+                runs.handles.pop(update.request_id, None)
+        if runs is not None and runs.who:
+            self._write_runs(message.runs, runs)
         return response
 
-    def _give(self, request_id: str) -> int:
-        if not self._runs or len(self._handles) >= MOST_HANDLES:
-            return 0
-        self._given = self._given % 0xFFFFFFFF + 1
-        self._handles[request_id] = self._given
-        return self._given
+    def _write_runs(self, message: pb.TokenRuns, runs: TokenRuns) -> None:
+        message.handles = self._who.pack(runs.who)
+        message.indexes = self._indexes.pack(runs.indexes)
+        message.starts = pack_u32(runs.starts)
+        message.counts = self._counts.pack(runs.counts)
+        message.tokens = pack_u32(runs.tokens)
+        runs.take()
 
 
 def _plain(update: Update) -> bool:
     """Nothing but tokens behind a choice's first, which says more than its number."""
-    return bool(update.tokens) and all([part.start and not (part.logprobs or part.told) for part in update.tokens])
-
-
-def _write_runs(message: pb.TokenRuns, runs: list[tuple[int, TokensUpdate]]) -> None:
-    tokens = array("I")
-    for _handle, part in runs:
-        tokens.extend(part.tokens)
-    message.handles = pack_u32([handle for handle, _part in runs])
-    message.indexes = pack_u32([part.index for _handle, part in runs])
-    message.starts = pack_u32([part.start for _handle, part in runs])
-    message.counts = pack_u32([len(part.tokens) for _handle, part in runs])
-    message.tokens = pack_u32(tokens)
+    if update.accepted or update.ended or update.finished or not update.tokens:
+        return False
+    return all([part.start and not (part.logprobs or part.told) for part in update.tokens])
 
 
 def write_update(message: pb.RequestEvents, update: Update, now_us: int, handle: int = 0) -> None:

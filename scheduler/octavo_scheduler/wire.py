@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote
 
 from octavo.packing import pack_keys, pack_u32, unpack_keys, unpack_u32
@@ -12,7 +12,7 @@ from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
 
 from octavo_scheduler import events, orders
-from octavo_scheduler.beams.rule import BeamRow, BeamRule
+from octavo_scheduler.beams.rule import BeamRule
 from octavo_scheduler.preloads.rule import NO_RULE, CacheRule, PromptChunk
 
 MAX_ORDERS_BYTES = 2 * 2**20
@@ -37,9 +37,10 @@ def tokens_array(packed: bytes, field: str) -> array[int]:
     return values
 
 
-def _u32(packed: bytes, field: str) -> list[int]:
+def u32_list(packed: bytes, field: str, unpack: Callable[[bytes], list[int]] = unpack_u32) -> list[int]:
+    """Packed u32 as a list. Raises WireError."""
     try:
-        return unpack_u32(packed)
+        return unpack(packed)
     except ValueError as error:
         raise WireError(f"{field}: {error}") from error
 
@@ -106,7 +107,7 @@ def _read_beams(message: pb.Submit) -> BeamRule:
         beams.shown,
         beams.length_penalty,
         beams.early_stopping,
-        tuple(_u32(beams.stop_ids, "beams.stop_ids")),
+        tuple(u32_list(beams.stop_ids, "beams.stop_ids")),
         beams.logprobs,
     )
 
@@ -165,9 +166,9 @@ def write_store_order(order: orders.Forget | orders.Keep) -> pb.AttachStoreRespo
 
 def read_hello(message: wpb.WorkerHello, epoch: int, worker_id: str, now_us: int) -> events.WorkerJoined:
     """A worker's Hello as an event. Raises WireError."""
-    blocks = _u32(message.resident_blocks, "resident_blocks")
+    blocks = u32_list(message.resident_blocks, "resident_blocks")
     keys = _keys(message.resident_keys, "resident_keys")
-    parents = _u32(message.resident_parents, "resident_parents")
+    parents = u32_list(message.resident_parents, "resident_parents")
     if len(blocks) != len(keys):
         raise WireError(f"resident_keys: {len(keys)} keys for {len(blocks)} blocks")
     if len(parents) != len(blocks) or max(parents, default=0) > len(blocks):
@@ -207,78 +208,6 @@ def _read_calibration(given: wpb.Calibration) -> events.Calibration:
             raise WireError(f"calibration.{name}: {value!r} must lie in [0, {MOST_STEP_US:g}]")
         values.append(value or getattr(default, name))
     return events.Calibration(*values)
-
-
-def read_report(message: wpb.Report, epoch: int, now_us: int) -> events.Reported:
-    """A report as an event. Raises WireError when the flat arrays do not fit each other."""
-    report = events.Reported(
-        now_us=now_us,
-        epoch=epoch,
-        step=message.step,
-        steps=message.steps,
-        slots=_u32(message.slots, "slots"),
-        counts=_u32(message.counts, "counts"),
-        tokens=tokens_array(message.tokens, "tokens"),
-        computed_len=_u32(message.computed_len, "computed_len"),
-        starved=_u32(message.starved, "starved"),
-        wall_us=message.times.wall_us,
-        prefill_tokens=message.prefill_tokens,
-        decode_seqs=message.decode_seqs,
-        draining=message.draining,
-        failed_allocations=message.failed_allocations,
-    )
-    if not len(report.slots) == len(report.counts) == len(report.computed_len):
-        raise WireError(f"slots: {len(report.slots)}, counts {len(report.counts)}, computed {len(report.computed_len)}")
-    if message.finishes:
-        report.finishes = [
-            events.Finish(item.slot, item.seq, item.reason, item.stop_token, item.message) for item in message.finishes
-        ]
-    if message.released:
-        report.released = [events.Released(item.seq, item.len, item.computed_len) for item in message.released]
-    if message.transfers_done:
-        report.transfers_done = [
-            events.TransferDone(
-                item.xfer_id,
-                item.ok_blocks,
-                item.bytes,
-                item.lookup_us,
-                item.transfer_us,
-                item.tier,
-                item.queue_us,
-                item.deserialize_us,
-            )
-            for item in message.transfers_done
-        ]
-    if message.first_tokens:
-        report.first_tokens = [
-            events.FirstToken(
-                item.seq,
-                item.wait_us,
-                item.prefill_us,
-                item.chunks,
-                item.load_us,
-                item.sample_us,
-                item.dispatch_us,
-                item.report_us,
-            )
-            for item in message.first_tokens
-        ]
-    if message.logprobs:
-        report.logprobs = [item.SerializeToString() for item in message.logprobs]
-    if message.beam_rows:
-        report.beam_rows = [_read_row(row) for row in message.beam_rows]
-    if message.HasField("live"):
-        report.live_seqs = list(message.live.seqs)
-        report.live_transfers = list(message.live.transfers)
-        report.orders_applied = message.live.orders_applied
-    return report
-
-
-def _read_row(row: wpb.BeamRow) -> BeamRow:
-    tokens = _u32(row.tokens, "beam_rows.tokens")
-    if len(tokens) != len(row.logprobs):
-        raise WireError(f"beam_rows.logprobs: {len(row.logprobs)} for {len(tokens)} tokens")
-    return BeamRow(row.seq, row.len, tuple(tokens), tuple(row.logprobs))
 
 
 def write_orders(batch: Iterable[orders.Order]) -> Iterator[wpb.Orders]:

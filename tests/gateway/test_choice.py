@@ -76,6 +76,69 @@ def test_any_arrival_gives_the_same_output(
     assert given_out[-1].finish_reason == whole.finish_reason
 
 
+@settings(deadline=None, max_examples=300)
+@given(
+    ids=IDS,
+    rules=RULES,
+    asks=st.lists(st.sampled_from(["give", "pull", "look", ""]), max_size=25),
+    sizes=st.lists(st.sampled_from([1, 1, 2, 4]), max_size=25),
+)
+def test_tokens_taken_as_plain_ones_give_the_same_output(
+    tokenizer: Tokenizer, ids: list[int], rules: TextRules, asks: list[str], sizes: list[int]
+) -> None:
+    whole = ChoiceOutput(0, rules, tokenizer, b"Hi")
+    feed(whole, ids, [])
+    single, columns, text, taken = ChoiceOutput(0, rules, tokenizer, b"Hi"), DeltaColumns(), "", list[int]()
+    reader = ChoiceReader(single, tokenizer)
+
+    def pull() -> None:
+        nonlocal text
+        while (delta := reader.pull()) is not None:
+            text += delta.text
+            taken.extend(delta.token_ids)
+            assert (delta.token_end, delta.byte_end) == (len(taken), len(text.encode()))
+
+    for at, token_id in enumerate(ids):
+        if single.finish_reason is None and at == len(single.ids):
+            several = sizes[at] if at < len(sizes) else 1
+            new = ids[at : at + several]
+            taken_plain = single.take_plain(at, token_id) if several == 1 else single.take_plain_run(at, new)
+            if not taken_plain:
+                single.accept(at, new)
+        ask = asks[at] if at < len(asks) else "give"
+        if ask == "look":
+            assert len(single.pieces) == len(single.ends) == len(single.logprobs) == len(single.ids)
+        elif ask == "give" and not reader.give(9, columns):
+            for row, piece in zip(columns.rows, columns.texts, strict=True):
+                text += piece
+                taken.extend(columns.tokens)
+                assert row == (9, 0, len(columns.tokens), len(taken), len(text.encode()))
+            columns = DeltaColumns()
+        elif ask in ("give", "pull"):
+            pull()
+    single.finish("length")
+    pull()
+    assert (taken, single.ids, single.pieces) == (whole.ids, whole.ids, whole.pieces)
+    assert (single.finish_reason, single.stop_hit, single.tail) == (whole.finish_reason, whole.stop_hit, whole.tail)
+    assert text == whole.head + "".join(whole.pieces) + whole.tail and not single.plain
+
+
+def test_a_token_is_plain_only_where_it_is_text_by_itself(tokenizer: Tokenizer) -> None:
+    choice = ChoiceOutput(0, TextRules(stop_ids=frozenset({ord(".")})), tokenizer, b"Hi")
+    assert not choice.take_plain(0, ord("a")), "a character of the prompt might be open"
+    choice.accept(0, b"a")
+    assert choice.take_plain(1, 257) and choice.pieces == ["a", "é🌶"] and choice.ends[-1] == 7
+    for other in (0xC3, SPECIAL, 258, ord("."), len(PIECES)):  # half a character, hidden, empty, a stop, out of range
+        assert not choice.take_plain(2, other)
+    assert not choice.take_plain(1, ord("a")) and not choice.take_plain(3, ord("a"))
+    choice.accept(2, [0xC3])
+    assert not choice.take_plain(3, ord("a")), "a character is open"
+    choice.accept(3, [0xA9])
+    assert choice.take_plain(4, ord("b")) and "".join(choice.pieces) == "aé🌶éb"
+    shown = ChoiceOutput(0, TextRules(skip_special_tokens=False), tokenizer, b"Hi")
+    assert shown.texts is not choice.texts
+
+
 @settings(deadline=None, max_examples=200)
 @given(ids=IDS, rules=RULES, chunks=st.lists(st.integers(0, 5), max_size=12), data=st.data())
 def test_a_reader_from_any_byte_sees_exactly_the_rest(
@@ -110,7 +173,7 @@ def test_a_reader_from_any_byte_sees_exactly_the_rest(
 
 @settings(deadline=None, max_examples=300)
 @given(ids=IDS, rules=RULES, looks=st.lists(st.integers(0, 3), max_size=25), data=st.data())
-def test_tokens_that_come_alone_give_the_same_output(
+def test_tokens_that_come_one_by_one_give_the_same_output(
     tokenizer: Tokenizer, ids: list[int], rules: TextRules, looks: list[int], data: st.DataObject
 ) -> None:
     """The short way of a plain token and its reader's, in turn with the whole one, a repeat now and then."""
@@ -131,11 +194,15 @@ def test_tokens_that_come_alone_give_the_same_output(
         text += "".join(columns.texts)
         ends.extend((row[4], len(text.encode())) for row in columns.rows)
 
-    for at, token in enumerate(ids):
-        start = max(0, at - (1 if at % 5 == 4 else 0))
-        if choice.finish_reason is None and not (start == at and choice.take_plain(at, token)):
-            choice.accept(start, ids[start : at + 1])
-        if at >= len(looks) or looks[at]:
+    at, turn = 0, 0
+    while at < len(ids) and choice.finish_reason is None:
+        size = data.draw(st.sampled_from([1, 1, 1, 2, 4]))
+        start, new = max(0, at - (turn % 5 == 4)), ids[at : at + size]
+        taken = start == at and (choice.take_plain(at, new[0]) if size == 1 else choice.take_plain_run(at, new))
+        if not taken:
+            choice.accept(start, ids[start : at + size])
+        at, turn = at + size, turn + 1
+        if turn > len(looks) or looks[turn - 1]:
             look()
     choice.finish("length")
     look()

@@ -23,7 +23,7 @@ class Heard:
     def on_first_read(self, read: float, relay_us: int) -> None:
         self.first_read = (read, relay_us)
 
-    def on_token(self, index: int, start: int, token_id: int, read: float, busy_ns: int) -> float:
+    def on_plain(self, index: int, start: int, new: int | list[int], read: float, busy_ns: int) -> float:
         return -1.0  # nothing is plain here
 
     def on_tokens(self, index: int, start: int, ids: Any, logprobs: Any) -> None:
@@ -62,6 +62,34 @@ def test_what_was_forgotten_or_renamed_hears_nothing_under_the_old_handle() -> N
     table.clear()
     table.apply(runs((3, 0, 0, [4])), 2.5)
     assert len(b.runs) == 1
+
+
+class InStep(Heard):
+    """Takes every token behind its first as a plain one, `gap_s` after the one before."""
+
+    def __init__(self, wire_id: str, gap_s: float) -> None:
+        super().__init__(wire_id)
+        self.first_token, self.gap_s = 1.0, gap_s
+        self.counted: list[tuple[float, int]] = []
+
+    def on_plain(self, index: int, start: int, new: int | list[int], read: float, busy_ns: int) -> float:
+        self.runs.append((index, start, [new] if isinstance(new, int) else new))
+        return self.gap_s if start else -1.0
+
+    def count_gaps(self, gap_s: float, arrivals: int) -> None:
+        self.counted.append((gap_s, arrivals))
+
+
+def test_equal_gaps_of_a_message_are_counted_together() -> None:
+    table = RunTable()
+    lives = [InStep(str(number), gap_s) for number, gap_s in enumerate((0.25, 0.25, 0.5, 0.25))]
+    for handle, live in enumerate(lives, start=1):
+        table.name(live, handle)  # type: ignore[arg-type]
+    table.apply(runs((1, 0, 1, [7]), (2, 0, 1, [8]), (9, 0, 1, [1]), (3, 0, 1, [9]), (4, 0, 1, [6])), 2.5)
+    assert sorted(gap for live in lives for gap in live.counted) == [(0.25, 1), (0.25, 2), (0.5, 1)]
+    assert [live.runs for live in lives] == [[(0, 1, [token])] for token in (7, 8, 9, 6)]
+    table.apply(runs((1, 0, 0, [5])), 2.5)  # not plain: it is handed over as any run
+    assert lives[0].runs[1:] == [(0, 0, [5])] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import prometheus_client
 import pytest
-from octavo.rpc.instruments import Instrument, Instruments, family, length_class
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from octavo.rpc.instruments import Instrument, Instruments, QuickHistogram, family, length_class
 
 TABLE = (
     Instrument("x_requests", "counter", "Requests.", ("outcome",)),
@@ -37,3 +39,26 @@ def test_a_family_has_the_tables_name_and_labels() -> None:
 @pytest.mark.parametrize(("tokens", "name"), [(0, "128"), (128, "128"), (129, "1k"), (8192, "8k"), (8193, "long")])
 def test_length_classes(tokens: int, name: str) -> None:
     assert length_class(tokens) == name
+
+
+@settings(deadline=None, max_examples=100)
+@given(values=st.lists(st.tuples(st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0, 1.5]), st.integers(1, 4)), max_size=12))
+def test_a_quick_histogram_counts_as_the_library_s_does(values: list[tuple[float, int]]) -> None:
+    ours, theirs = prometheus_client.CollectorRegistry(), prometheus_client.CollectorRegistry()
+    quick, slow = QuickHistogram(TABLE[2]), Instruments(theirs, TABLE).histogram("x_seconds")
+    ours.register(quick)
+    for value, times in values:
+        quick.observe(value, times)
+        for _ in range(times):
+            slow.observe(value)
+    for name, labels in (
+        ("bucket", {"le": "0.1"}),
+        ("bucket", {"le": "1.0"}),
+        ("bucket", {"le": "+Inf"}),
+        ("count", {}),
+    ):
+        sample = f"x_seconds_{name}"
+        assert ours.get_sample_value(sample, labels) == theirs.get_sample_value(sample, labels) is not None
+    assert ours.get_sample_value("x_seconds_sum") == pytest.approx(theirs.get_sample_value("x_seconds_sum") or 0.0)
+    with pytest.raises(ValueError, match="Duplicated"):
+        Instruments(ours, TABLE)

@@ -78,7 +78,7 @@ def read_order(order: wpb.Order) -> orders.Order:
 
 
 def write_report(report: Reported) -> wpb.Report:
-    """The reverse of `wire.read_report`."""
+    """The reverse of `ReportReader`."""
     message = wpb.Report(
         step=report.step,
         steps=report.steps,

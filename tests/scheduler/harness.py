@@ -30,6 +30,7 @@ from octavo_scheduler.events import (
 from octavo_scheduler.orders import Effects, Fact, Forget, Keep, Order
 from octavo_scheduler.policy import Policy
 from octavo_scheduler.preloads.rule import CacheRule
+from octavo_scheduler.token_runs import TokenRuns
 
 from tests.scheduler.chaos import ChaosWorker, expected_output, sampling_of, tokens_of
 from tests.scheduler.chaos_beams import beam_sampling, expected_beams
@@ -133,6 +134,7 @@ class Simulation:
         self.links: list[Link] = []
         self.stores: dict[str, tuple[ChaosStore, int]] = {}
         self.gateways: dict[int, dict[str, Client]] = {}
+        self.runs: dict[int, TokenRuns] = {}
         self.clients: list[Client] = []
         self.facts: list[Fact] = []
         self.events = 0
@@ -337,9 +339,15 @@ class Simulation:
     def deliver(self, gateway: int) -> None:
         """The gateway's stream is writable: everything owed arrives."""
         clients = self.gateways[gateway]
-        while updates := self.core.collect(gateway):
+        runs = self.runs.setdefault(gateway, TokenRuns()) if gateway % 2 else None  # not every gateway reads them
+        while (updates := self.core.collect(gateway, runs)) or (runs is not None and runs.who):
+            self._deliver_runs(clients, runs)
             for update in updates:
                 client = clients[update.request_id]
+                if runs is not None and update.accepted:
+                    runs.give(update.request_id)
+                if runs is not None and update.finished is not None:
+                    runs.handles.pop(update.request_id, None)
                 if update.pause is not None:
                     client.pause_answers.append(update.pause)
                     continue
@@ -364,6 +372,21 @@ class Simulation:
                     client.retry_after_us, client.message = update.finished.retry_after_us, update.finished.message
                     client.cached_tokens, client.times = update.cached_tokens, update.times
                 client.check()
+
+    def _deliver_runs(self, clients: dict[str, Client], runs: TokenRuns | None) -> None:
+        """What went as columns instead of updates."""
+        if runs is None:
+            return
+        named, at = {handle: name for name, handle in runs.handles.items()}, 0
+        for handle, index, start, count in zip(runs.who, runs.indexes, runs.starts, runs.counts, strict=True):
+            client = clients[named[handle]]
+            assert client.accepted and not client.outcome and index not in client.ended, "a run came after the end"
+            assert start == len(client.got[index]) > 0, "a token was lost or repeated"
+            client.got[index].extend(runs.tokens[at : at + count])
+            at += count
+            client.check()
+        assert at == len(runs.tokens)
+        runs.take()
 
     # -- time ------------------------------------------------------------------------------------------------------
 

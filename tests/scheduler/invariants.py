@@ -7,7 +7,7 @@ from collections import Counter
 from octavo_scheduler.admission import MAX_PREEMPTIONS
 from octavo_scheduler.cell import Cell
 from octavo_scheduler.fleet import Worker
-from octavo_scheduler.request import Phase, Request
+from octavo_scheduler.request import Delivery, Phase, Request
 
 
 def check_cell(cell: Cell) -> None:
@@ -85,6 +85,9 @@ def check_shortcuts(cell: Cell) -> None:
         assert loads.workers is not cell.fleet.accepting(pool) or not loads.wrong(), (
             "an event has touched a worker unseen"
         )
+    for gateway in cell.fleet.gateways.values():
+        for delivery in (*gateway.deliveries.values(), *gateway.dirty):
+            check_plain(delivery)
     for worker in cell.fleet.workers.values():
         assert cell.fleet.heads.issuperset(worker.index.heads()), "a worker holds a head that the fleet does not know"
         for sequence in worker.sequences.values():
@@ -103,6 +106,18 @@ def check_shortcuts(cell: Cell) -> None:
                 )
                 assert sequence.first_token_us >= 0 and sequence.choice.phase is Phase.RUNNING
                 assert sequence.calm_until < (sequence.walked + 1) * worker.block_tokens, "a full block would be missed"
+
+
+def check_plain(delivery: Delivery) -> None:
+    """Whoever is taken for one that owes nothing but tokens is one."""
+    request = delivery.request
+    if delivery.plain is None:
+        return
+    assert request is not None and request.outcome is None and delivery.own_outcome is None, "an end would be told late"
+    assert delivery.accepted_sent and request.logprobs < 0 and request.beams is None
+    (choice,) = request.choices
+    assert choice.phase is not Phase.DONE and choice.output is delivery.plain and delivery.handle
+    assert 0 < delivery.sent[0] <= len(choice.output)
 
 
 def check_beams(request: Request) -> None:

@@ -170,8 +170,8 @@ def test_the_final_message_carries_the_cost_of_every_outcome() -> None:
     costs: dict[str, Any] = {}
     collect = simulation.core.collect
 
-    def watched(number: int) -> Any:
-        updates = collect(number)
+    def watched(number: int, runs: Any = None) -> Any:
+        updates = collect(number, runs)
         costs.update({update.request_id: update.cost for update in updates if update.finished is not None})
         return updates
 
@@ -198,8 +198,8 @@ def test_told_costs_and_the_untold_counter_are_all_of_the_steps(seed: int) -> No
     told: dict[str, float] = {}
     collect = simulation.core.collect
 
-    def watched(number: int) -> Any:
-        updates = collect(number)
+    def watched(number: int, runs: Any = None) -> Any:
+        updates = collect(number, runs)
         for update in updates:
             if update.finished is not None and update.cost is not None:
                 told[update.request_id] = update.cost.device_us  # as it is serialized: now

@@ -9,7 +9,7 @@ import pytest
 from octavo.packing import unpack_u32
 from octavo.v1 import scheduler_pb2 as pb
 from octavo.v1 import worker_pb2 as wpb
-from octavo_scheduler import update_wire
+from octavo_scheduler import token_runs
 from octavo_scheduler.outbox import ChoiceEnded, TokensUpdate, Update
 from octavo_scheduler.request import Outcome
 from octavo_scheduler.update_wire import UpdateWriter
@@ -34,7 +34,9 @@ def runs_of(message: pb.AttachGatewayResponse) -> Iterator[tuple[int, int, int, 
 
 
 def sent(writer: UpdateWriter, updates: list[Update]) -> pb.AttachGatewayResponse:
-    return writer.write(updates, now_us=1000)
+    message = writer.write(updates, now_us=1000)
+    assert message is not None
+    return message
 
 
 def kinds(message: pb.AttachGatewayResponse) -> list[tuple[str, str | None]]:
@@ -83,7 +85,7 @@ def test_a_gateway_that_takes_no_runs_gets_none() -> None:
 
 
 def test_requests_beyond_the_most_handles_go_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update_wire, "MOST_HANDLES", 1)
+    monkeypatch.setattr(token_runs, "MOST_HANDLES", 1)
     writer = UpdateWriter(runs=True)
     handles = [event.accepted.handle for event in sent(writer, [accepted("a"), accepted("b")]).events.events]
     assert handles[0] and handles[1] == 0

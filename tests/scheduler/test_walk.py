@@ -32,6 +32,7 @@ from octavo_scheduler.preloads.cache_events import (
 )
 from octavo_scheduler.preloads.rule import CacheRule, PromptChunk
 from octavo_scheduler.request import Request
+from octavo_scheduler.token_runs import TokenRuns
 
 from tests.scheduler.chaos import ChaosWorker, sampling_of, tokens_of
 from tests.scheduler.chaos_store import ChaosStore
@@ -443,9 +444,9 @@ class LoggedCore(Core):
         self._log.after(text, effects)
         return effects
 
-    def collect(self, gateway: int) -> list[Update]:
+    def collect(self, gateway: int, runs: TokenRuns | None = None) -> list[Update]:
         self._log.collected(gateway)
-        return super().collect(gateway)
+        return super().collect(gateway, runs)
 
 
 @pytest.mark.parametrize("seed", range(len(ORDERS)))

@@ -15,6 +15,7 @@ from octavo_scheduler import orders, wire
 from octavo_scheduler.connections import fold_epoch
 from octavo_scheduler.events import Calibration, Cancelled, Finish, FirstToken, Paused, Released, Reported, TransferDone
 from octavo_scheduler.preloads.rule import CacheRule
+from octavo_scheduler.report_wire import ReportReader
 from octavo_scheduler.settings import policy_from
 
 from tests.scheduler.chaos_link import read_order, write_report
@@ -95,14 +96,30 @@ def test_a_report_survives_the_wire() -> None:
         live_transfers=[4],
         orders_applied=17,
     )
-    assert wire.read_report(write_report(report), 7, 5) == report
+    assert ReportReader(7).read(write_report(report), 5) == report
+
+
+def test_columns_that_say_the_same_again_are_read_once_and_others_anew() -> None:
+    reader = ReportReader(7)
+
+    def read(slots: list[int], counts: list[int]) -> Reported:
+        columns = {"slots": pack_u32(slots), "counts": pack_u32(counts), "computed_len": pack_u32([9] * len(slots))}
+        return reader.read(wpb.Report(tokens=pack_u32(range(sum(counts))), **columns), 5)
+
+    first, second, third = read([0, 3], [1, 1]), read([0, 3], [1, 1]), read([0, 3], [1, 2])
+    assert (first.slots, first.counts) == (second.slots, second.counts) == ([0, 3], [1, 1])
+    assert second.slots is first.slots and third.slots is first.slots and third.counts == [1, 2]
+    with pytest.raises(wire.WireError, match="slots"):
+        reader.read(wpb.Report(slots=b"abc"), 5)
+    assert read([0, 3], [1, 2]).slots == [0, 3] and read([3, 0], [1, 2]).slots == [3, 0] and first.slots == [0, 3]
+    assert reader.read(wpb.Report(), 5) == Reported(5, 7)
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
     with pytest.raises(wire.WireError, match="slots"):
-        wire.read_report(wpb.Report(slots=pack_u32([1]), counts=pack_u32([1, 2])), 1, 1)
+        ReportReader(1).read(wpb.Report(slots=pack_u32([1]), counts=pack_u32([1, 2])), 1)
     with pytest.raises(wire.WireError, match="counts"):
-        wire.read_report(wpb.Report(counts=b"abc"), 1, 1)
+        ReportReader(1).read(wpb.Report(counts=b"abc"), 1)
     with pytest.raises(wire.WireError, match="resident_keys"):
         wire.read_hello(wpb.WorkerHello(resident_blocks=pack_u32([1])), 1, "w", 1)
     one = {"resident_blocks": pack_u32([1]), "resident_keys": bytes(32)}

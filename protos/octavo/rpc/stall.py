@@ -14,19 +14,22 @@ class StallGuard:
     guards has ended meanwhile: entering and leaving are a few assignments.
     """
 
-    __slots__ = ("_began_s", "_cancelling", "_expired", "_loop", "_task", "_timer", "limit_s")
+    __slots__ = ("_began_s", "_cancelling", "_expired", "_loop", "_owner", "_task", "_timer", "limit_s")
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] | None = None
+        self._owner: asyncio.Task[object] | None = None  # the task that uses it
+        self._task: asyncio.Task[object] | None = None  # ... while it does
         self._timer: asyncio.TimerHandle | None = None
         self._began_s = 0.0
         self._cancelling = 0
         self._expired = False
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
+        task = self._owner
+        if task is None:
+            task = self._owner = asyncio.current_task()
         if task is None:
             raise RuntimeError("a StallGuard guards awaits of a task")
         self._task, self._cancelling, self._began_s = task, task.cancelling(), self._loop.time()

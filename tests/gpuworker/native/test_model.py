@@ -70,6 +70,21 @@ def test_the_bits_do_not_depend_on_the_threads(
     assert error_of(first, oracle(checkpoints("llama"), many)) < BOUNDS[weights]
 
 
+@pytest.mark.parametrize("isa", ["avx2", "auto"])
+@pytest.mark.parametrize("name", ["llama", "mistral window", "qwen3"])
+def test_long_chunks_are_the_oracle(
+    name: str, isa: str, checkpoints: Callable[[str], Checkpoint], make_model: MakeModel
+) -> None:
+    """Chunks of so many tokens that their units see different numbers of whole blocks of keys, beside short ones and a decode."""
+    lengths, new = (850, 70, 260, 40), [850, 66, 131, 1]
+    step = Step([[(11 * i + i * i // 7 + s) % 301 for i in range(n)] for s, n in enumerate(lengths)], new, 16)
+    checkpoint = checkpoints(name)
+    logits = native(make_model(checkpoint, step, isa=isa), step)
+    assert error_of(logits, oracle(checkpoint, step)) < BOUNDS["bf16"]
+    if isa == "auto":
+        assert np.array_equal(native(make_model(checkpoint, step, threads=3), step), logits)
+
+
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_ragged_batches_are_the_oracle(

@@ -44,8 +44,8 @@ struct Kernels {
                      int64_t row);
     // One group of 32 values, columns [group * 32, ..) of `row`.
     void (*put_group)(const float *x, int format, Activations &out, int64_t row, int64_t group);
-    // out[i] = act(gate[i]) * up[i], 32 values.
-    void (*act_mul)(const float *gate, const float *up, int activation, float *out);
+    // act(gate[i]) * up[i] of rows [rows, 64], 32 gates and then 32 ups each, as a group of rows [row0, row0 + rows) of `out`.
+    void (*put_gated)(const float *gate_up, int64_t rows, int activation, int format, Activations &out, int64_t row0, int64_t group);
     // x[i] += y[i] (+ bias[i]).
     void (*add)(float *x, const float *y, const float *bias, int64_t count);
     void (*to_bf16)(const float *x, uint16_t *out, int64_t count);

@@ -1,5 +1,6 @@
 // Row operations over V: norms, quantization of activations, gated activations, rotation. Included once per instruction set.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
@@ -35,28 +36,36 @@ inline void store_some(float *x, V value, int64_t count) {
     std::memcpy(x, padded, static_cast<size_t>(count) * 4);
 }
 
-// Quantizes 32 values: scale = largest / 127, codes rounded to nearest even.
-inline void put_group(const float *x, int format, Activations &out, int64_t row, int64_t group) {
-    if (format == OCTAVO_BF16) {
-        uint16_t *to = out.bf16 + row * out.depth + group * GROUP;
-        store_bf16(to, load(x));
-        store_bf16(to + 16, load(x + 16));
-        return;
-    }
-    const V a = load(x), b = load(x + 16);
-    const float largest = highest(max(abs(a), abs(b)));
-    const float scale = largest > 0 ? largest / 127.0f : 1.0f;
+// What int8 makes of 32 values, but for the sums of their codes, which are whole numbers below 2^24: `scale` is their largest / 127, codes
+// are rounded to nearest even.
+inline V put_codes(V a, V b, float scale, int8_t *to) {
     const V step = set1(scale), low = set1(-127.0f), high = set1(127.0f);
     const V first = min(max(round(a / step), low), high), second = min(max(round(b / step), low), high);
-    int8_t *to = out.codes + row * out.depth + group * GROUP;
     store_i8(to, first);
     store_i8(to + 16, second);
-    const float codes = sum(first + second);  // whole numbers below 2^24: exact
-    const int64_t at = row * (out.depth / GROUP) + group;
-    const bool finite = !any_nan(fma(a, zero(), b * zero()));
+    return first + second;
+}
+
+inline void put_scale(Activations &out, int64_t at, float scale, float codes, bool finite) {
     out.scales[at] = finite ? scale : NAN;  // it must show in the logits
     out.sums[at] = scale * codes;
     out.comp[at] = -128 * static_cast<int32_t>(codes);
+}
+
+inline float scale_of(float largest) { return largest > 0 ? largest / 127.0f : 1.0f; }
+
+// Quantizes 32 values.
+inline void put_group(const float *x, int format, Activations &out, int64_t row, int64_t group) {
+    const V a = load(x), b = load(x + 16);
+    if (format == OCTAVO_BF16) {
+        uint16_t *to = out.bf16 + row * out.depth + group * GROUP;
+        store_bf16(to, a);
+        store_bf16(to + 16, b);
+        return;
+    }
+    const float scale = scale_of(highest(max(abs(a), abs(b))));
+    const float codes = sum(put_codes(a, b, scale, out.codes + row * out.depth + group * GROUP));
+    put_scale(out, row * (out.depth / GROUP) + group, scale, codes, !any_nan(fma(a, zero(), b * zero())));
 }
 
 inline void norm_row(const float *x, const float *weight, int64_t width, float eps, int format, Activations &out,
@@ -102,10 +111,40 @@ inline V gelu_tanh(V x) {
     return x * power / (power + set1(1.0f));
 }
 
-inline void act_mul(const float *gate, const float *up, int activation, float *out) {
-    for (int half = 0; half < 32; half += 16) {
-        const V g = load(gate + half);
-        store(out + half, (activation == OCTAVO_SILU ? silu(g) : gelu_tanh(g)) * load(up + half));
+inline V gated(const float *gate_up, int activation) {
+    const V gate = load(gate_up);
+    return (activation == OCTAVO_SILU ? silu(gate) : gelu_tanh(gate)) * load(gate_up + 32);
+}
+
+// The same bits as put_group of each row, 16 rows at a time: what is one number per row is reduced and divided for all of them at once.
+inline void put_gated(const float *gate_up, int64_t rows, int activation, int format, Activations &out, int64_t row0, int64_t group) {
+    if (format == OCTAVO_BF16) {
+        for (int64_t r = 0; r < rows; ++r, gate_up += 64) {
+            uint16_t *to = out.bf16 + (row0 + r) * out.depth + group * GROUP;
+            store_bf16(to, gated(gate_up, activation));
+            store_bf16(to + 16, gated(gate_up + 16, activation));
+        }
+        return;
+    }
+    for (int64_t from = 0; from < rows; from += 16, gate_up += 16 * 64) {
+        const int some = static_cast<int>(std::min<int64_t>(16, rows - from));
+        V a[16], b[16], lanes[16];
+        bool finite[16];
+        for (int r = 0; r < 16; ++r) {
+            const float *values = gate_up + (r < some ? r : 0) * 64;
+            a[r] = gated(values, activation);
+            b[r] = gated(values + 16, activation);
+            lanes[r] = max(abs(a[r]), abs(b[r]));
+            finite[r] = !any_nan(fma(a[r], zero(), b[r] * zero()));
+        }
+        float scales[16], codes[16];
+        store(scales, highest_of_each(lanes));
+        for (float &scale : scales) scale = scale_of(scale);
+        for (int r = 0; r < some; ++r)
+            lanes[r] = put_codes(a[r], b[r], scales[r], out.codes + (row0 + from + r) * out.depth + group * GROUP);
+        store(codes, sum_of_each(lanes));
+        for (int r = 0; r < some; ++r)
+            put_scale(out, (row0 + from + r) * (out.depth / GROUP) + group, scales[r], codes[r], finite[r]);
     }
 }
 

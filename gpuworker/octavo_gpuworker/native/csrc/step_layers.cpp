@@ -158,11 +158,7 @@ void Step::gate_up(int phase, int layer, int unit, Thread &thread) {
     const Activations &x = normed(phase, residual(layer), w.mlp_norm, rows_of(layer), config_.format, thread);
     float *out = thread.tile.get();
     kernels_.product(config_.format, x, tile.row, tile.rows, w.gate_up, tile.item * 2, 2, out, 2 * PANEL);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-        float *gate = out + r * 2 * PANEL;
-        kernels_.act_mul(gate, gate + PANEL, config_.activation, gate);
-        kernels_.put_group(gate, config_.format, gated_.view, tile.row + r, tile.item);
-    }
+    kernels_.put_gated(out, tile.rows, config_.activation, config_.format, gated_.view, tile.row, tile.item);
 }
 
 void Step::head(int phase, int unit, Thread &thread) {
