@@ -10,31 +10,25 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from blake3 import blake3
 
 from octavo_gateway import sampling_checks as check
+from octavo_gateway.bounded_rules import PATTERNS, Sizes, Steps, TooManySteps, bounded
 from octavo_gateway.requests import RequestParams
 
 MOST_STEPS: Final = 20_000
-"""Of checking one call: keywords that are applied, and the items and properties that they look at; 0.1 to 0.2 s."""
+"""Of checking the calls of one answer: rules that are applied, and what they look at; 0.1 to 0.2 s."""
+MOST_SCHEMA_STEPS: Final = 1_500_000
+"""Of judging the schemas of one request: some 5000 properties; a second or two beside the event loop."""
 MOST_KNOWN: Final = 1024
 """Schemas that are remembered as good."""
 MOST_SAID: Final = 120
 """Characters of a schema's own words in an error."""
-UNCHECKED: Final = ("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems")
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_DATA: Final = ("const", "enum", "default", "examples")
-"""Keywords whose values are no schemas."""
 _OLDEST: Final = "http://json-schema.org/draft-03/schema"
-
-Rule = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
-
-
-class TooManySteps(Exception):
-    """A check took more than MOST_STEPS."""
 
 
 class KnownSchemas:
@@ -45,12 +39,13 @@ class KnownSchemas:
 
     def check(self, params: RequestParams, names: frozenset[str]) -> None:
         """Of the tools with these names. InvalidRequest naming `tools[i].function.parameters`; may run in a thread."""
+        steps = Steps(MOST_SCHEMA_STEPS)
         for i, tool in enumerate(params.tools):
             schema = tool["function"].get("parameters")
             if not schema or tool["function"]["name"] not in names:
                 continue
             digest = blake3(json.dumps(schema).encode()).digest()
-            if digest not in self._good and (problem := problem_of(schema)):
+            if digest not in self._good and (problem := problem_of(schema, steps)):
                 raise check.invalid(f"tools[{i}].function.parameters", f"no JSON schema: {problem}")
             self._good[digest] = None
             if len(self._good) > MOST_KNOWN:
@@ -63,70 +58,122 @@ def schemas_of(params: RequestParams, names: frozenset[str]) -> tuple[tuple[str,
     return tuple((item["name"], json.dumps(item["parameters"])) for item in functions if item.get("parameters"))
 
 
-def problem_of(schema: Mapping[str, Any]) -> str:
+def problem_of(schema: Mapping[str, Any], steps: Steps | None = None) -> str:
     """What is wrong with a schema and what mends it; empty when it can be applied."""
-    from jsonschema import FormatChecker
-    from jsonschema.exceptions import SchemaError
-
     named = schema.get("$schema", "")
     if not isinstance(named, str) or named.rstrip("#") == _OLDEST:
         return "$schema names no draft from 4 to 2020-12; leave it out"
-    kind = _kind(schema)
     try:
-        kind.check_schema(schema, format_checker=FormatChecker(formats=()))
-    except SchemaError as error:
-        return f"at {error.json_path}: {_short(error.message)}; mend it"
+        return _SchemaCheck(schema, steps or Steps(MOST_SCHEMA_STEPS)).problem()
+    except TooManySteps:
+        return f"more than {MOST_SCHEMA_STEPS} steps to look through with those before it; shorten it"
     except RecursionError:
         return "nested too deeply; flatten it"
-    return _unread(kind, schema)
 
 
-def _unread(kind: Any, schema: Mapping[str, Any]) -> str:
-    """The first reference to what the schema does not hold."""
-    from referencing import Registry
-    from referencing.exceptions import NoSuchAnchor, PointerToNowhere, Unresolvable
-    from referencing.jsonschema import specification_with
+class _SchemaCheck:
+    """Looks at the schema as its draft has it, then at each part that a reference makes one."""
 
-    resource = specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
-    here = resource.id() or ""
-    resolver = Registry().with_resource(here, resource).resolver(here)
-    for reference in _references(schema):
-        if not reference.startswith("#"):
-            return f"{_short(reference)} lies outside of it; refer to its own parts (#...)"
+    def __init__(self, schema: Mapping[str, Any], steps: Steps) -> None:
+        from referencing import Registry
+        from referencing.jsonschema import specification_with
+
+        self._schema = schema
+        self._steps = steps
+        self._kind = _kind(schema)
+        self._rules = specification_with(self._kind.META_SCHEMA["$schema"])
+        sizes = Sizes()
+        sizes.add(schema)
+        self._judge = bounded(self._kind, steps, sizes)(self._kind.META_SCHEMA, registry=Registry())
+        self._seen: set[int] = set()
+
+    def problem(self) -> str:
+        """See `problem_of`."""
+        if problem := self._misshapen(self._schema):
+            return problem
         try:
-            resolver.lookup(reference)
-        except (Unresolvable, NoSuchAnchor, PointerToNowhere):
-            return f"it has no {_short(reference)}; define that, or leave the reference out"
-    return ""
+            resolver = _resolver_of(self._kind, self._schema)
+            return self._unread(self._schema, resolver)
+        except ValueError as error:  # of urllib
+            return f"an $id in it is no URI ({_short(str(error))}); leave it out"
+
+    def _misshapen(self, part: Any) -> str:
+        for error in self._judge.iter_errors(part):
+            return f"at {_short(error.json_path)}: {_short(error.message)}; mend it"
+        return ""
+
+    def _unread(self, part: Any, resolver: Any) -> str:
+        """The first reference below `part` to what the schema does not hold, or what it leads to and is none."""
+        waiting = list(self._parts(part, resolver))
+        while waiting:
+            reference, resolver = waiting.pop()
+            if not reference.startswith("#"):
+                return f"{_short(reference)} lies outside of it; refer to its own parts (#...)"
+            self._steps.take(1 + len(reference))
+            target = _target(resolver, reference)
+            if target is None:
+                return f"it has no {_short(reference)}; define that, or leave the reference out"
+            if id(target.contents) in self._seen or isinstance(target.contents, bool):
+                continue
+            if problem := self._misshapen(target.contents):
+                return f"{_short(reference)} is none: {problem}"
+            waiting += self._parts(target.contents, target.resolver)
+        return ""
+
+    def _parts(self, part: Any, resolver: Any) -> Iterator[tuple[str, Any]]:
+        """The references in `part` and the schemas within it, each with what resolves it there."""
+        stack = [(part, resolver)]
+        while stack:
+            item, resolver = stack.pop()
+            if id(item) in self._seen or not isinstance(item, Mapping):
+                continue
+            self._steps.take(1)
+            self._seen.add(id(item))
+            resolver = resolver.in_subresource(self._rules.create_resource(item))
+            yield from ((item[key], resolver) for key in _REFERENCES if isinstance(item.get(key), str))
+            stack += [(each, resolver) for each in self._rules.subresources_of(item)]
 
 
-def _references(schema: Any) -> Iterator[str]:
-    stack = [schema]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Mapping):
-            yield from (item[key] for key in _REFERENCES if isinstance(item.get(key), str))
-            stack += [value for key, value in item.items() if key not in _DATA]
-        elif isinstance(item, list):
-            stack += item
+class Judge:
+    """Checks arguments against a schema that `problem_of` passed."""
+
+    def __init__(self, schema: Mapping[str, Any], steps: Steps) -> None:
+        self._schema = schema
+        self._steps = steps
+        self._sizes = Sizes()
+        self._validator: Any = None  # made for the first call
+
+    def fault(self, arguments: Mapping[str, Any]) -> str:
+        """How they miss it, where and by which rule, none of their values told; empty: they fit."""
+        from jsonschema.exceptions import best_match
+
+        try:
+            self._validator = self._validator or self._made()
+            self._sizes.add(arguments)
+            error = best_match(self._validator.iter_errors(arguments))
+        except TooManySteps:
+            return f"take more than {MOST_STEPS} steps to check against their schema"
+        except RecursionError:
+            return "cannot be checked against their schema, which refers to itself without end"
+        except Exception as error:  # noqa: BLE001  whatever a stranger's schema makes of them, other answers go on
+            return f"cannot be checked against their schema: {type(error).__name__}"
+        if error is None:
+            return ""
+        rule = _short(json.dumps(error.validator_value, ensure_ascii=False))
+        return f"miss their schema at {_short(error.json_path)}: {error.validator} {rule}"
+
+    def _made(self) -> Any:
+        from referencing import Registry
+
+        kind = _kind(self._schema)
+        self._sizes.add(self._schema)
+        made = bounded(kind, self._steps, self._sizes, PATTERNS)
+        return made(self._schema, registry=Registry(), _resolver=_resolver_of(kind, self._schema))
 
 
 def fault_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """How arguments miss a schema that `problem_of` passed, where and by which rule, none of their values told; empty: they fit."""
-    from jsonschema.exceptions import best_match
-    from referencing import Registry
-
-    try:
-        judge = _bounded(_kind(schema))(schema, registry=Registry())
-        error = best_match(judge.iter_errors(arguments))
-    except TooManySteps:
-        return f"take more than {MOST_STEPS} steps to check against their schema"
-    except RecursionError:
-        return "cannot be checked against their schema, which refers to itself without end"
-    if error is None:
-        return ""
-    rule = _short(json.dumps(error.validator_value, ensure_ascii=False))
-    return f"miss their schema at {_short(error.json_path)}: {error.validator} {rule}"
+    """`Judge.fault` of one call alone."""
+    return Judge(schema, Steps(MOST_STEPS)).fault(arguments)
 
 
 def _kind(schema: Mapping[str, Any]) -> Any:
@@ -137,48 +184,29 @@ def _kind(schema: Mapping[str, Any]) -> Any:
     return validator_for(schema, default=Draft202012Validator)
 
 
-def _bounded(kind: Any) -> Any:
-    """A class that does as `kind`, but for what is UNCHECKED, and no more than MOST_STEPS of it."""
-    from jsonschema.validators import extend
+def _resolver_of(kind: Any, schema: Mapping[str, Any]) -> Any:
+    """Resolves references of the schema within it alone. It has looked for all names in it: else each lookup of one would."""
+    from referencing import Registry
+    from referencing.jsonschema import specification_with
 
-    left = MOST_STEPS
-
-    def counted(rule: Rule) -> Rule:
-        def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
-            nonlocal left
-            left -= 1 + sum(len(item) for item in (value, instance) if isinstance(item, list | dict))
-            if left < 0:
-                raise TooManySteps
-            return rule(validator, value, instance, schema)
-
-        return apply
-
-    rules: dict[str, Rule] = {name: counted(rule) for name, rule in kind.VALIDATORS.items()}
-    rules |= dict.fromkeys(UNCHECKED, _nothing)
-    rules["additionalProperties"] = _unless_patterns(rules["additionalProperties"])
-    rules["uniqueItems"] = counted(_unique)
-    return extend(kind, validators=rules)  # type: ignore[no-untyped-call]
+    resource = specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
+    here = resource.id() or ""
+    return Registry().with_resource(here, resource).crawl().resolver(here)
 
 
-def _nothing(validator: Any, value: Any, instance: Any, schema: Any) -> None:
-    return None
+def _target(resolver: Any, reference: str) -> Any:
+    """What a reference leads to; None: nothing."""
+    from referencing.exceptions import Unresolvable
 
-
-def _unless_patterns(rule: Rule) -> Rule:
-    def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
-        return None if schema.get("patternProperties") else rule(validator, value, instance, schema)
-
-    return apply
-
-
-def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any]:
-    """In time that grows with the items; the package's own compares objects pair by pair."""
-    from jsonschema.exceptions import ValidationError
-
-    if value and isinstance(instance, list):
-        texts = {json.dumps(item, sort_keys=True) for item in instance}
-        if len(texts) < len(instance):
-            yield ValidationError("items that are equal")
+    try:
+        return resolver.lookup(reference)
+    except (
+        Unresolvable,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # the others: of a pointer into a list, a text or a number
+        return None
 
 
 def _short(text: str) -> str:

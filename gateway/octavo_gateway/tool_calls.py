@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from blake3 import blake3
 
-from octavo_gateway.argument_schemas import fault_of
+from octavo_gateway.argument_schemas import MOST_STEPS, Judge
+from octavo_gateway.bounded_rules import Steps
 from octavo_gateway.caching.tools import MAX_DEPTH, depth_of
 from octavo_gateway.growing_call import CallPart, GrowingCall
 
@@ -48,7 +49,20 @@ class ToolText:
     began and came to nothing is content too, and its arguments never end.
     """
 
-    __slots__ = ("_bare", "_begun", "_growing", "_held", "_names", "_parts", "_schemas", "_space", "calls", "fault")
+    __slots__ = (
+        "_bare",
+        "_begun",
+        "_growing",
+        "_held",
+        "_judges",
+        "_names",
+        "_parts",
+        "_schemas",
+        "_space",
+        "_steps",
+        "calls",
+        "fault",
+    )
 
     def __init__(self, names: frozenset[str], schemas: Iterable[tuple[str, str]] = ()) -> None:
         """`schemas`: the JSON schemas that the arguments of these functions must fit, else they are no calls."""
@@ -56,6 +70,8 @@ class ToolText:
         self.fault = ""  # of the first arguments that did not
         self._names = names
         self._schemas = dict(schemas)
+        self._judges: dict[str, Judge] = {}  # of those that were called
+        self._steps = Steps(MOST_STEPS)
         self._held = ""
         self._space = ""  # given out only with what follows it
         self._bare: bool | None = None  # the whole answer may be JSON; None: nothing but whitespace yet
@@ -145,7 +161,10 @@ class ToolText:
         """Whether the arguments of all of them fit their schemas; what is wrong with the first that do not is the fault."""
         for name, arguments in found:
             if schema := self._schemas.get(name):
-                fault = fault_of(json.loads(schema), json.loads(arguments))
+                judge = self._judges.get(name)
+                if judge is None:
+                    judge = self._judges[name] = Judge(json.loads(schema), self._steps)
+                fault = judge.fault(json.loads(arguments))
                 self.fault = self.fault or (fault and f"the arguments of {name} {fault}")
                 if fault:
                     return False

@@ -7,7 +7,6 @@ half a second per 250 MB were measured, 5% of the steps that fill the pool for t
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class PoolPages:
-    """The thread that does it, on cores that nobody else wants. `free` says which part of the memory is left."""
+    """The thread that asks for it, slice by slice. `free` says which part of the memory is left."""
 
     def __init__(self, backend: Backend, free: Callable[[], float] = free_share) -> None:
         self._backend = backend
@@ -44,8 +43,6 @@ class PoolPages:
             self._thread.join()
 
     def _main(self) -> None:
-        if hasattr(os, "SCHED_IDLE"):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         pool = self._backend.pool
         step = max(1, SLICE_BYTES // pool.block_bytes)
         while self.taken < pool.num_blocks and not self._stopping.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Any
 
@@ -10,6 +11,7 @@ from octavo.errors import InvalidRequest
 from octavo_gateway import argument_schemas
 from octavo_gateway.admission import Admission, Limits
 from octavo_gateway.argument_schemas import MOST_STEPS, fault_of, problem_of, schemas_of
+from octavo_gateway.bounded_rules import Steps
 from octavo_gateway.requests import ChatMessage, RequestParams
 from octavo_gateway.tool_calls import ToolText
 
@@ -58,6 +60,19 @@ def test_good_schemas(schema: dict[str, Any]) -> None:
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema names no draft"),
         ({"$schema": ["x"]}, "$schema names no draft"),
         ({"type": "x" * 1000}, "..."),
+        ({"properties": {"default": {"$ref": "https://example.org/s"}}}, "lies outside of it"),  # a name, no data
+        ({"x": {"type": "strng"}, "$ref": "#/x"}, "#/x is none: at $.type: 'strng' is not valid"),
+        ({"default": {"minimum": "x"}, "items": {"$ref": "#/default"}}, "#/default is none: at $.minimum"),
+        ({"x": {"items": {"$ref": "#/y"}}, "$ref": "#/x"}, "it has no #/y"),  # found behind another one
+        ({"x": 5, "$ref": "#/x"}, "#/x is none"),
+        ({"title": "ab", "items": {"$ref": "#/title/0/0"}}, "#/title/0/0 is none"),
+        ({"allOf": [{}], "items": {"$ref": "#/allOf/x"}}, "it has no #/allOf/x"),
+        (
+            {"$id": "http://a/", "$defs": {"y": {}}, "properties": {"x": {"$id": "http://b/", "$ref": "#/$defs/y"}}},
+            "it has no #/$defs/y",  # which is read below another $id
+        ),
+        ({"$id": "http://["}, "an $id in it is no URI"),
+        ({"$id": "https://example.org/s", "items": {"$id": "http://["}}, "an $id in it is no URI"),
     ],
 )
 def test_bad_schemas_are_named_with_the_fix(schema: dict[str, Any], words: str) -> None:
@@ -94,6 +109,20 @@ def test_rules_that_would_run_a_regular_expression_are_left_out() -> None:
     assert fault_of(draft_7, {"a": "a"}) == "" != fault_of(draft_7, {"a": 1})
 
 
+@pytest.mark.parametrize("place", ["part", "whole"])
+def test_a_part_that_names_a_draft_is_not_handed_to_unbounded_rules(place: str) -> None:
+    evil = {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^(a+)+$", "uniqueItems": True}
+    schema = {"properties": {"a": evil}} if place == "part" else {**evil, "properties": {"a": {"$ref": "#"}}}
+    assert problem_of(schema) == fault_of(schema, {"a": "a" * 60 + "!"}) == ""
+    assert fault_of(schema, {"a": [1, 1]}) == "miss their schema at $.a: uniqueItems true"
+
+
+def test_what_a_rule_does_not_survive_is_a_fault_and_no_more() -> None:
+    schema = {"properties": {"a": {"multipleOf": 0.5}}}
+    assert problem_of(schema) == fault_of(schema, {"a": 3}) == ""
+    assert fault_of(schema, {"a": 10**400}) == "cannot be checked against their schema: OverflowError"
+
+
 def doubling(levels: int) -> dict[str, Any]:
     """A schema that looks at its instance 2 ** levels times."""
     parts = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i - 1}"}] * 2} for i in range(1, levels + 1)}
@@ -108,6 +137,64 @@ def test_what_a_schema_may_cost_is_bounded() -> None:
     long = {"a": [{"x": i} for i in range(5000)]}
     assert fault_of({"properties": {"a": {"uniqueItems": True}}}, long) == ""
     assert "steps" in fault_of({"properties": {"a": {"allOf": [{"uniqueItems": True}] * 20}}}, long)
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"allOf": [{"type": "string"}] * 1000}, {"a": "x" * 20_000}),  # each error quotes the arguments
+        ({"properties": {"a": {"items": {"enum": [["y" * 400_000]]}}}}, {"a": list(range(8000))}),
+        ({"$defs": {"k" * 200_000: {}}, "properties": {"a": {"items": {"$ref": "#/$defs/" + "k" * 200_000}}}},
+         {"a": list(range(8000))}),
+    ],
+)  # fmt: skip
+def test_what_is_quoted_and_compared_counts(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    assert problem_of(schema) == ""
+    assert "steps" in fault_of(schema, arguments)
+
+
+def test_names_of_parts_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from referencing import Registry
+
+    crawls: list[int] = []
+    real = Registry.crawl
+    monkeypatch.setattr(Registry, "crawl", lambda self: crawls.append(len(list(self._uncrawled))) or real(self))
+    schema = {"$defs": {"y": {"$anchor": "x", "type": "integer"}}, "properties": {"a": {"items": {"$ref": "#x"}}}}
+    assert problem_of(schema) == fault_of(schema, {"a": [1] * 50}) == ""
+    assert sum(crawls) == 2  # by the one and by the other
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$schema": "http://json-schema.org/draft-04/schema#", "enum": [{"a": i} for i in range(4000)]},
+        {"type": [{"a": i} for i in range(4000)]},
+    ],
+)
+def test_a_schema_is_judged_in_time_that_grows_with_it(schema: dict[str, Any]) -> None:
+    """The package compares items that must differ pair by pair."""
+    steps = Steps(200_000)
+    problem_of(schema, steps)
+    assert steps.left > 0
+
+
+def test_the_schemas_of_a_request_are_judged_within_one_bound(
+    admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(argument_schemas, "MOST_SCHEMA_STEPS", 8000)
+    large = {"properties": {f"p{i}": {"type": "string"} for i in range(20)}}
+    admission.encode(offering(large))
+    with pytest.raises(InvalidRequest, match="more than 8000 steps to look through with those before it") as caught:
+        admission.encode(offering(large, *({**large, "title": str(i)} for i in range(5))))
+    assert caught.value.field != "tools[0].function.parameters"
+
+
+def test_the_calls_of_an_answer_are_checked_within_one_bound() -> None:
+    text = ToolText(frozenset({"f"}), [("f", json.dumps({"allOf": [{"type": "object"}] * 1000}))])
+    text.feed('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>' * 100)
+    text.finish()
+    assert 5 < len(text.calls) < 50
+    assert "steps" in text.fault
 
 
 def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +217,9 @@ def offering(*schemas: Any, choice: str = "required") -> RequestParams:
 def test_only_what_must_be_called_is_judged_and_once(admission: Admission, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[Any] = []
     real = problem_of
-    monkeypatch.setattr(argument_schemas, "problem_of", lambda schema: judged.append(schema) or real(schema))
+    monkeypatch.setattr(
+        argument_schemas, "problem_of", lambda schema, steps: judged.append(schema) or real(schema, steps)
+    )
     for choice, field in (
         ("required", "tools[1]"),
         ("function f1", "tools[1]"),

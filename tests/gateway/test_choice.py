@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -168,6 +169,47 @@ def test_a_reader_from_any_byte_sees_exactly_the_rest(
     for byte_end, token_end in known:
         if byte_end == from_byte:
             assert len(choice.ids) - len(resent) <= token_end
+
+
+@settings(deadline=None, max_examples=300)
+@given(ids=IDS, rules=RULES, looks=st.lists(st.integers(0, 3), max_size=25), data=st.data())
+def test_tokens_that_come_one_by_one_give_the_same_output(
+    tokenizer: Tokenizer, ids: list[int], rules: TextRules, looks: list[int], data: st.DataObject
+) -> None:
+    """The short way of a plain token and its reader's, in turn with the whole one, a repeat now and then."""
+    if data.draw(st.booleans()):
+        rules = replace(rules, stops=())
+    whole = ChoiceOutput(0, rules, tokenizer, [ord("H"), 0xC3])
+    feed(whole, ids, [])
+    choice = ChoiceOutput(0, rules, tokenizer, [ord("H"), 0xC3])
+    reader, text, ends = ChoiceReader(choice, tokenizer), "", []
+
+    def look() -> None:
+        nonlocal text
+        columns = DeltaColumns()
+        if reader.give(1, columns):
+            while (delta := reader.pull()) is not None:
+                text += delta.text
+                ends.append((delta.byte_end, len(text.encode())))
+        text += "".join(columns.texts)
+        ends.extend((row[4], len(text.encode())) for row in columns.rows)
+
+    at, turn = 0, 0
+    while at < len(ids) and choice.finish_reason is None:
+        size = data.draw(st.sampled_from([1, 1, 1, 2, 4]))
+        start, new = max(0, at - (turn % 5 == 4)), ids[at : at + size]
+        taken = start == at and (choice.take_plain(at, new[0]) if size == 1 else choice.take_plain_run(at, new))
+        if not taken:
+            choice.accept(start, ids[start : at + size])
+        at, turn = at + size, turn + 1
+        if turn > len(looks) or looks[turn - 1]:
+            look()
+    choice.finish("length")
+    look()
+    assert (choice.ids, choice.finish_reason, choice.stop_hit) == (whole.ids, whole.finish_reason, whole.stop_hit)
+    assert choice.pieces == whole.pieces and choice.ends == whole.ends
+    assert text == whole.head + "".join(whole.pieces) + whole.tail
+    assert all(told == given_out for told, given_out in ends)
 
 
 @settings(deadline=None, max_examples=100)

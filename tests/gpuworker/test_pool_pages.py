@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from types import SimpleNamespace
 
@@ -50,6 +51,18 @@ def test_it_ends_where_memory_runs_short(caplog: pytest.LogCaptureFixture) -> No
         pages = finished(PoolPages(backend, lambda: left.pop(0)))
     assert pages.taken == 8
     assert "4 MiB of the KV pool are taken as they are written" in caplog.text
+
+
+def test_who_holds_the_interpreter_is_an_ordinary_thread() -> None:
+    """An idle one that holds it while others want all cores would hold up the steps."""
+
+    class Noting(Touched):
+        def touch(self, first: int, count: int) -> None:
+            super().touch(os.sched_getscheduler(0), count)
+
+    backend = Noting(8)
+    finished(PoolPages(backend, lambda: 1.0))
+    assert backend.asked == [(os.sched_getscheduler(0), 4)] * 2
 
 
 def test_a_stop_ends_it_after_the_running_slice() -> None:

@@ -172,7 +172,8 @@ class NativeModel:
         self._bell = bell
 
     def touch(self, first: int, count: int) -> None:
-        """Has the system back blocks [first, first + count) of the pool with memory now; they keep their bytes. From any thread."""
+        """Has the system back blocks [first, first + count) of the pool with memory now; they keep their bytes. From any thread: a
+        thread without the interpreter's lock does it, on cores that nobody else wants."""
         blocks = self.pool[first : first + count]
         self._library.octavo_touch(blocks.ctypes.data, blocks.nbytes)
 
