@@ -4,8 +4,9 @@
     python bench/hostpath.py [--against TREE] [--services scheduler,gateway] [--streams 16] [--steps 200] [--warm] [--rounds 3] [--json FILE]
 
 A real process of the service; around it one that stands in for its neighbours and sends what they send: a report of the worker, or a
-message of the scheduler, per step, with a token of every stream. Before each one thread per processor reads 64 MB, as the engine reads
-its weights: what the service then touches comes from memory. `--warm` leaves that out. Starts and ends of requests are not in the figures.
+message of the scheduler, every 14.5 ms, with a token of every stream. On each processor a process reads memory meanwhile, as the engine
+reads its weights: what the service touches comes from memory that others are busy with. `--warm` leaves that out. Starts and ends of requests
+are not in the figures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import sys
 import tempfile
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,33 +39,45 @@ BLOCK_TOKENS = 16
 PROMPT_TOKENS = 128
 TOKEN = 1000
 VOCABULARY = 4_000
-READ_BYTES = 64 << 20
-PAUSE_S = 0.005
-"""After a step's message, so that the service is done with it before memory is read again."""
-WARM_UP = 30
+READ_BYTES = 256 << 20
+STEP_S = 0.0145
+NICE = 10
+WARM_UP = 100
 HEARTBEAT_STEPS = 100
 """A gateway that says nothing for long is taken for gone."""
 
 
 class Steps:
-    """Paces the steps: memory is read by a thread on each processor, then the step is sent, then the service has time for it."""
+    """Paces the steps, beside processes that read memory all the time, one on each processor."""
 
     def __init__(self, *, warm: bool) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        self._memory = [np.zeros(READ_BYTES // 8) for _ in cores] if not warm else []
-        self._pools = [ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, {core})) for core in cores]
+        self._cores = sorted(os.sched_getaffinity(0)) if not warm else []
 
     async def run(self, count: int, pid: int, send: Callable[[], Awaitable[None]]) -> float:
         """Microseconds of the service's CPU per step, over `count` steps after some that warm up."""
-        loop, began_s = asyncio.get_running_loop(), 0.0
-        for number in range(WARM_UP + count):
-            if number == WARM_UP:
-                began_s = cpu_s(pid)
-            pairs = zip(self._pools, self._memory, strict=False)
-            await asyncio.gather(*(loop.run_in_executor(pool, memory.sum) for pool, memory in pairs))
-            await send()
-            await asyncio.sleep(PAUSE_S)
+        words = [sys.executable, __file__, "--read"]
+        readers = [subprocess.Popen([*words, str(core)]) for core in self._cores]  # noqa: ASYNC220
+        began_s = 0.0
+        try:
+            for number in range(WARM_UP + count):
+                if number == WARM_UP:
+                    began_s = cpu_s(pid)
+                await send()
+                await asyncio.sleep(STEP_S)
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.wait()
         return 1e6 * (cpu_s(pid) - began_s) / count
+
+
+def read_memory(core: int) -> None:
+    """Reads as the engine reads its weights, and gives way to whoever passes a message; until its parent is gone."""
+    os.sched_setaffinity(0, {core})
+    os.nice(NICE)
+    memory, parent = np.zeros(READ_BYTES // 8), os.getppid()
+    while os.getppid() == parent:
+        memory.sum()
 
 
 # -- the scheduler ---------------------------------------------------------------------------------------------------
@@ -285,7 +297,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm", action="store_true", help="leave the caches alone between two steps")
     parser.add_argument("--json", default="", help="write the figures to this file")
+    parser.add_argument("--read", type=int, metavar="CORE", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.read is not None:
+        return read_memory(given.read)
     figures = asyncio.run(measure(given))
     if given.json:
         write_figures(Path(given.json), figures)

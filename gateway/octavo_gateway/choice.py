@@ -52,26 +52,9 @@ class ChoiceOutput:
     """
 
     __slots__ = (
-        "_detokenizer",
-        "_ends",
-        "_logprobs",
-        "_matcher",
-        "_pieces",
-        "_rules",
-        "_split",
-        "_stop_ids",
-        "beam",
-        "call_parts",
-        "finish_reason",
-        "head",
-        "ids",
-        "index",
-        "plain",
-        "stop_hit",
-        "tail",
-        "texts",
-        "tool_calls",
-    )
+        "_detokenizer", "_ends", "_logprobs", "_matcher", "_pieces", "_rules", "_split", "_stop_ids", "beam",
+        "call_parts", "finish_reason", "head", "ids", "index", "plain", "stop_hit", "tail", "texts", "tool_calls",
+    )  # fmt: skip
 
     def __init__(self, index: int, rules: TextRules, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
         self.index = index
@@ -240,16 +223,8 @@ class ChoiceReader:
     """One client's position in a choice. `from_byte`: text before it is not given out again. `request_id` names tool calls."""
 
     __slots__ = (
-        "_byte_end",
-        "_choice",
-        "_from_byte",
-        "_head_given",
-        "_part",
-        "_request_id",
-        "_tokenizer",
-        "_tokens",
-        "ended",
-    )
+        "_byte_end", "_choice", "_from_byte", "_head_given", "_part", "_request_id", "_tokenizer", "_tokens", "ended",
+    )  # fmt: skip
 
     def __init__(self, choice: ChoiceOutput, tokenizer: Tokenizer, from_byte: int = 0, request_id: str = "") -> None:
         self._choice = choice

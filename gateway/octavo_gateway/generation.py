@@ -23,25 +23,9 @@ class GenerationView:
     """Implements `octavo_gateway.requests.Generation` over an accepted live request. For one consumer."""
 
     __slots__ = (
-        "_busy_ns",
-        "_clock",
-        "_done",
-        "_iterating",
-        "_live",
-        "_log",
-        "_next",
-        "_readers",
-        "_span",
-        "_tokenized_s",
-        "_wakeup",
-        "degraded",
-        "max_tokens",
-        "model",
-        "prompt_tokens",
-        "request_id",
-        "seed",
-        "trace_id",
-    )
+        "_busy_ns", "_clock", "_done", "_iterating", "_live", "_log", "_next", "_readers", "_span", "_tokenized_s",
+        "_wakeup", "degraded", "max_tokens", "model", "prompt_tokens", "request_id", "seed", "trace_id",
+    )  # fmt: skip
 
     def __init__(
         self,

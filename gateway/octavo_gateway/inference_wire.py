@@ -7,9 +7,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from octavo.errors import InvalidRequest
+from octavo.packing import RepeatingColumn, pack_u32
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway.caching.rules import one_salt
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.requests import (
     CancelOutcome,
     ChatMessage,
@@ -218,6 +220,27 @@ def cancel_response(outcome: CancelOutcome) -> pb.CancelResponse:
         latency_us=outcome.latency_us,
         cost=cost_message(outcome.cost),
     )
+
+
+class DeltaWriter:
+    """Packs the columns of one session's messages."""
+
+    __slots__ = ("_calls", "_counts")
+
+    def __init__(self) -> None:
+        self._calls, self._counts = RepeatingColumn(), RepeatingColumn()
+
+    def fill(self, runs: pb.DeltaRuns, columns: DeltaColumns) -> None:
+        """`columns`, of which there is at least one row, as a message."""
+        calls, indexes, counts, token_ends, byte_ends = zip(*columns.rows, strict=True)
+        runs.calls = self._calls.pack(calls)
+        if any(indexes):
+            runs.indexes = pack_u32(indexes)
+        runs.counts = self._counts.pack(counts)
+        runs.token_ends = pack_u32(token_ends)
+        runs.byte_ends = pack_u32(byte_ends)
+        runs.tokens = pack_u32(columns.tokens)
+        runs.texts.extend(columns.texts)
 
 
 def model_message(model: ModelInfo) -> pb.Model:

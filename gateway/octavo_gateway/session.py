@@ -19,7 +19,7 @@ from octavo.rpc.flag import Flag
 from octavo.v1 import inference_pb2 as pb
 
 from octavo_gateway import inference_wire as wire
-from octavo_gateway.delta_runs import DeltaColumns, DeltaWriter
+from octavo_gateway.delta_runs import DeltaColumns
 from octavo_gateway.request_bytes import BadFrame
 from octavo_gateway.requests import Delta, EdgeContext, Gateway, Generation
 from octavo_gateway.rich_status import in_rpcs_words, rich_status
@@ -45,7 +45,7 @@ class Session:
         self._highest = 0
         self._marked: deque[_Call] = deque()
         self._said: list[pb.CallEvent] = []
-        self._writer = DeltaWriter()
+        self._writer = wire.DeltaWriter()
         self._new = Flag()
         self._written = asyncio.Event()
         self._ending = False
@@ -315,7 +315,7 @@ class _Message:
         self.told.add(number)
         return self._response.events.add(call=number)
 
-    def packed(self, columns: DeltaColumns, writer: DeltaWriter) -> bytes | None:
+    def packed(self, columns: DeltaColumns, writer: wire.DeltaWriter) -> bytes | None:
         """As it is written; None: there is nothing in it."""
         if columns.rows:
             writer.fill(self._response.runs, columns)

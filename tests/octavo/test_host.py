@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -189,3 +190,22 @@ def test_help_lists_every_setting_and_ends_with_0(tmp_path: Path, word: str) -> 
     keys = [line.split()[0].removeprefix("--") for line in out.splitlines() if line.startswith("  --")]
     assert keys == [key for key, _env, _default in manifest_keys()]
     assert "OCTAVO_ENGINE_MAX_MODEL_LEN = 0" in out and "python -m octavo_gateway" in out
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_a_client_that_compresses_is_read(compression: grpc.Compression | None) -> None:
+    class Echo(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    async def answer(request: bytes, context: Any) -> bytes:
+        return request
+
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((Echo(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    for options in (CHANNEL_OPTIONS, []):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options, compression=compression) as channel:
+            assert await channel.unary_unary("/any/method")(b"x" * 5000, timeout=10) == b"x" * 5000
+    await server.stop(0)

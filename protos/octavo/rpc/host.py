@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from octavo.errors import OctavoError
 from octavo.manifest import ManifestError
 from octavo.rpc.admin import AdminServicer
-from octavo.rpc.channels import MAX_MESSAGE_BYTES
+from octavo.rpc.channels import LEAN_OPTIONS, MAX_MESSAGE_BYTES
 from octavo.rpc.logs import start_logging
 from octavo.rpc.settings import Settings, load_settings, manifest_keys
 from octavo.rpc.tracing import start_tracing
@@ -41,6 +41,7 @@ LEFT = "left in order"
 """Exit codes: clean, failed while running, unusable settings or arguments, an artifact that does not match the manifest."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
+    *LEAN_OPTIONS,
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_permit_without_calls", 1),

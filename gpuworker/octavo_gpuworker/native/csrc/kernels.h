@@ -49,8 +49,8 @@ struct Kernels {
     // x[i] += y[i] (+ bias[i]).
     void (*add)(float *x, const float *y, const float *bias, int64_t count);
     void (*to_bf16)(const float *x, uint16_t *out, int64_t count);
-    // One head of one token: optional norm, rotation; in place, [head_dim].
-    void (*rotate)(float *head, const float *norm, float eps, const float *cos, const float *sin, int64_t head_dim);
+    // One head of one token, [head_dim]: optional norm, rotation; as bf16 in `out`, or where that is null in place.
+    void (*rotate)(float *head, const float *norm, float eps, const float *cos, const float *sin, int64_t head_dim, uint16_t *out);
     // Few queries per sequence: keys [first, last) into a partial result: out [tokens * group, head_dim] unscaled sums,
     // best and total [tokens * group].
     void (*attend_few)(const AttentionInput &in, int first, int last, float *out, float *best, float *total, float *scratch);

@@ -167,7 +167,7 @@ inline void to_bf16(const float *x, uint16_t *out, int64_t count) {
 }
 
 // Halves are the pairs (GPT-NeoX order).
-inline void rotate(float *head, const float *norm, float eps, const float *cos, const float *sin, int64_t head_dim) {
+inline void rotate(float *head, const float *norm, float eps, const float *cos, const float *sin, int64_t head_dim, uint16_t *out) {
     if (norm) {
         float total = 0;
         V squares = zero();
@@ -178,17 +178,25 @@ inline void rotate(float *head, const float *norm, float eps, const float *cos, 
         for (i = 0; i < head_dim; ++i) head[i] = head[i] * scale * norm[i];
     }
     const int64_t half = head_dim / 2;
+    const bool direct = out && half % 16 == 0;
     int64_t i = 0;
     for (; i + 16 <= half; i += 16) {
         const V a = load(head + i), b = load(head + half + i), c = load(cos + i), s = load(sin + i);
-        store(head + i, a * c - b * s);
-        store(head + half + i, fma(a, s, b * c));
+        const V first = a * c - b * s, second = fma(a, s, b * c);
+        if (direct) {
+            store_bf16(out + i, first);
+            store_bf16(out + half + i, second);
+        } else {
+            store(head + i, first);
+            store(head + half + i, second);
+        }
     }
     for (; i < half; ++i) {
         const float a = head[i], b = head[half + i];
         head[i] = a * cos[i] - b * sin[i];
         head[half + i] = a * sin[i] + b * cos[i];
     }
+    if (out && !direct) to_bf16(head, out, head_dim);
 }
 
 inline bool argmax(const float *x, int64_t count, float *best, int64_t *index) {

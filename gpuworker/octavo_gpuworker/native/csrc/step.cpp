@@ -62,6 +62,7 @@ void Step::prepare(const OctavoBatch &batch, int threads) {
     sequence_of_.resize(tokens);
     for (int s = 0; s < batch.sequences; ++s)
         std::fill(sequence_of_.begin() + batch.query_start[s], sequence_of_.begin() + batch.query_start[s + 1], s);
+    place_tokens();
     compact_ = batch.rows != batch.tokens;
     for (int row = 0; row < batch.rows && !compact_; ++row) compact_ = batch.sample_rows[row] != row;
     if (compact_) {
@@ -78,6 +79,16 @@ void Step::prepare(const OctavoBatch &batch, int threads) {
     }
     plan_attention();
     plan_phases();
+}
+
+void Step::place_tokens() {
+    kv_places_.resize(batch_.tokens);
+    for (int row = 0; row < batch_.tokens; ++row) {
+        const int s = sequence_of_[row];
+        const int64_t position = batch_.context_len[s] - (batch_.query_start[s + 1] - row);
+        const int64_t block = batch_.block_tables[static_cast<int64_t>(s) * batch_.table_stride + position / config_.block_tokens];
+        kv_places_[row] = {pool_ + block * block_bytes_, position % config_.block_tokens};
+    }
 }
 
 void Step::plan_sampling() {

@@ -49,7 +49,7 @@ class ActivationBuffer {
 constexpr int64_t ROW_BLOCK = 192;   // rows of one unit: with 1,536 inputs 590 KB of activations, inside a second cache of 1 MB
 constexpr int64_t NORM_ROWS = 8;     // rows of one unit of a norm
 constexpr int64_t OWN_NORM = 4;      // up to so many rows every thread norms them itself, which saves a barrier
-constexpr int64_t ROWS_AHEAD = 16;   // of the residual stream, asked for beside the one that is added to: each is on a page of its own
+constexpr int64_t ROWS_AHEAD = 16;   // of the residual stream, asked for beside the one that is added to: the hardware foresees none beyond a page
 constexpr int64_t HEAD_PANELS = 8;   // panels of one unit of the head
 constexpr int ORDERED_ROWS = 32;     // up to so many rows are sampled in the order of their candidates
 constexpr int64_t AHEAD_BYTES = 1 << 16;  // of the weights of a later phase, asked for by a thread that waits
@@ -97,6 +97,11 @@ class Step : public Job {
         int64_t panels;
         int format;
     };
+    // Where a token's keys and values go.
+    struct KvPlace {
+        uint8_t *block;
+        int64_t slot;
+    };
     struct Thread {
         Buffer<float> tile, scratch;
         Buffer<int32_t> found;  // how many candidates it has left of each row; an atomic of all threads would wait for the logits to be written
@@ -111,6 +116,7 @@ class Step : public Job {
     void plan_prefill(int sequence, int new_tokens);
     int decodes_of(int sequence) const;
     Tile tile_of(int unit, int64_t rows, int64_t items) const;
+    void place_tokens();
     int row_blocks(int64_t rows) const;
     // Residual stream and attention output of a layer: of all tokens, or of the rows that sample once the others ended.
     bool narrowed(int layer) const { return compact_ && layer == config_.layers - 1; }
@@ -122,7 +128,7 @@ class Step : public Job {
     void embed_row(int64_t row);
     void qkv(int phase, int layer, int unit, Thread &);
     void write_head(int layer, int64_t head, int64_t row, float *values);
-    void write_kv(int layer, int which, int64_t kv_head, int64_t row, const float *values);
+    void write_kv(int layer, uint8_t *block, int64_t slot, const float *values);
     void attend(int layer, int unit, Thread &);
     void attend_few(const AttendUnit &, AttentionInput, Thread &);
     void merge(const AttendUnit &, Thread &);
@@ -153,6 +159,7 @@ class Step : public Job {
     std::vector<PhaseOf> phases_;
     std::vector<AttendUnit> attends_;
     std::vector<int32_t> sequence_of_;
+    std::vector<KvPlace> kv_places_;
     std::unique_ptr<std::atomic<int>[]> finished_;
     int64_t finished_capacity_ = 0;
     std::vector<bool> plain_;  // rows that need only their largest logit

@@ -76,24 +76,26 @@ void Step::write_head(int layer, int64_t head, int64_t row, float *values) {
     const int64_t half = config_.head_dim / 2;
     const float *cos = cos_.get() + row * half, *sin = sin_.get() + row * half;
     if (head < config_.q_heads) {
-        kernels_.rotate(values, w.q_norm, config_.norm_eps, cos, sin, config_.head_dim);
         uint16_t *q = q_.get() + (row * config_.q_heads + head) * wide_;
-        kernels_.to_bf16(values, q, config_.head_dim);
+        kernels_.rotate(values, w.q_norm, config_.norm_eps, cos, sin, config_.head_dim, q);
         std::fill(q + config_.head_dim, q + wide_, static_cast<uint16_t>(0));
         return;
     }
     const bool key = head < config_.q_heads + config_.kv_heads;
-    if (key) kernels_.rotate(values, w.k_norm, config_.norm_eps, cos, sin, config_.head_dim);
-    write_kv(layer, key ? 0 : 1, head - config_.q_heads - (key ? 0 : config_.kv_heads), row, values);
+    const int64_t kv_head = head - config_.q_heads - (key ? 0 : config_.kv_heads);
+    const KvPlace &place = kv_places_[row];
+    const int64_t slot = ((key ? 0 : 1) * config_.kv_heads + kv_head) * config_.block_tokens + place.slot;
+    if (key && config_.kv_dtype == OCTAVO_KV_BF16) {
+        auto *to = reinterpret_cast<uint16_t *>(place.block + layer * kv_layer_bytes_) + slot * config_.head_dim;
+        return kernels_.rotate(values, w.k_norm, config_.norm_eps, cos, sin, config_.head_dim, to);
+    }
+    if (key) kernels_.rotate(values, w.k_norm, config_.norm_eps, cos, sin, config_.head_dim, nullptr);
+    write_kv(layer, place.block, slot, values);
 }
 
-void Step::write_kv(int layer, int which, int64_t kv_head, int64_t row, const float *values) {
-    const int s = sequence_of_[row];
-    const int64_t new_tokens = batch_.query_start[s + 1] - batch_.query_start[s];
-    const int64_t position = batch_.context_len[s] - new_tokens + (row - batch_.query_start[s]);
-    const int64_t block = batch_.block_tables[static_cast<int64_t>(s) * batch_.table_stride + position / config_.block_tokens];
-    const int64_t slot = (which * config_.kv_heads + kv_head) * config_.block_tokens + position % config_.block_tokens;
-    uint8_t *base = pool_ + block * block_bytes_, *to = base + layer * kv_layer_bytes_;
+// A key or value of one head and token to row `slot` of its layer in a block.
+void Step::write_kv(int layer, uint8_t *base, int64_t slot, const float *values) {
+    uint8_t *to = base + layer * kv_layer_bytes_;
     const int64_t width = config_.head_dim;
     if (config_.kv_dtype == OCTAVO_KV_BF16) {
         kernels_.to_bf16(values, reinterpret_cast<uint16_t *>(to) + slot * width, width);
