@@ -166,6 +166,11 @@ class Engine:
         """A sequence should be stepping: neither paused nor waiting. Only for the step thread."""
         return any(not (seq.paused or seq.waiting) for seq in self._by_seq.values())
 
+    @property
+    def blending(self) -> bool:
+        """Chunks are being put together, in pieces that are no step of the backend. Only for the step thread."""
+        return self._blends.first is not None
+
     def reset(self) -> None:
         """A new epoch: forgets every order, sequence and transfer. Labels stay: the pool's content is still valid."""
         self._inbox.clear()

@@ -112,8 +112,9 @@ class StepLoop:
                     last_live_s = now
                 last_report_s = now
                 self._ready.append(report)
-            if not stepped:
+            if not stepped or engine.blending:  # the next step, which would take the reports along, may be seconds away
                 self._hand_over()
+            if not stepped:
                 self._wake.wait(timeout=max(0.001, last_report_s + due_s - now))
         self._hand_over()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from octavo_gpuworker.backends.torch_backend import TorchBackend
 from octavo_gpuworker.blending.blend_queue import blend_refusal
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.model.pool import KvPool
-from octavo_gpuworker.orders import AdmitOrder, BlendPart, Sampling, SiblingOrder, StopOrder
+from octavo_gpuworker.orders import AdmitOrder, BlendPart, Report, Sampling, SiblingOrder, StopOrder
+from octavo_gpuworker.steploop import StepLoop
 
 from tests.gpuworker.blending.test_blend import decoder, passages  # noqa: F401
 from tests.gpuworker.blending.test_paged import SIZE, run
@@ -89,6 +91,31 @@ def test_its_pieces_are_booked_as_prefill(engine: Engine) -> None:
     assert all(length >= 32 for report in reports for length in report.computed_len)
     (first,) = [item for report in reports for item in report.first_tokens]
     assert first.chunks >= 2
+
+
+def test_what_is_reported_does_not_wait_for_the_end_of_a_blend(engine: Engine) -> None:
+    """Its pieces are no steps, and nothing else may step meanwhile."""
+    said: list[str] = []
+    ended = threading.Event()
+    run_piece = engine._blends.run
+
+    def noted(budget: int) -> int:
+        said.append("piece")
+        return run_piece(budget)
+
+    def emit(report: Report) -> None:
+        said.append("report")
+        if report.released:
+            ended.set()
+
+    engine._blends.run = noted  # type: ignore[method-assign]
+    loop = StepLoop(engine, emit, lambda error: None)
+    loop.post([admit(1)])
+    loop.start()
+    assert ended.wait(10)
+    loop.stop()
+    last = len(said) - 1 - said[::-1].index("piece")
+    assert said[said.index("piece") : last].count("report") >= 2
 
 
 def test_siblings_take_what_the_leader_blended(engine: Engine) -> None:

@@ -13,10 +13,13 @@ from octavo_gpuworker.backends.native_backend import NativeBackend
 from octavo_gpuworker.backends.native_pool import NativePool
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.native.library import Library
-from octavo_gpuworker.native.model import NativeModel, new_pool
+from octavo_gpuworker.native.model import NativeModel, StepError, new_pool
 from octavo_gpuworker.native.packing import Packed
 from octavo_gpuworker.orders import (
+    AbortOrder,
     AdmitOrder,
+    BeamRow,
+    ForkOrder,
     GrantOrder,
     LabelOrder,
     LoadOrder,
@@ -41,6 +44,8 @@ KINDS = (
     Sampling(temperature=1.0, stop_ids=frozenset(range(0, VOCAB, 3)), min_tokens=6),
     Sampling(temperature=0.9, repetition_penalty=1.2),
     Sampling(temperature=0.7, logprobs=2),
+    Sampling(temperature=1.0, bias=((3, 5.0), (7, -9.0))),
+    Sampling(temperature=0.0, logprobs=4, beam=True),
 )
 
 
@@ -60,7 +65,22 @@ class Counting(NativeBackend):
         return super().again(launched)
 
 
-Make = Callable[[type[NativeBackend]], Engine]
+class ShortOfMemory:
+    """Has a model's next step find no memory, when it is asked for."""
+
+    def __init__(self, model: NativeModel) -> None:
+        self.next = False
+        self._run = model._run
+        model._run = self
+
+    def __call__(self, batch):
+        if self.next:
+            self.next = False
+            raise StepError("out of memory for this step")
+        return self._run(batch)
+
+
+Make = Callable[..., Engine]
 
 
 @pytest.fixture
@@ -73,17 +93,18 @@ def make(
     monkeypatch.setattr(reporter, "MERGE_NS", 10**12)
     checkpoint = checkpoints("llama")
 
-    def engine(kind: type[NativeBackend]) -> Engine:
-        pool = new_pool(TINY, "bf16", NUM_BLOCKS, BLOCK_TOKENS)
+    def engine(kind: type[NativeBackend], kv="bf16", deterministic=False) -> Engine:
+        pool = new_pool(TINY, kv, NUM_BLOCKS, BLOCK_TOKENS)
         pool[1:] = 0xFF  # what is not written must not be read
         model = NativeModel(
             library,
             TINY,
             packed(checkpoint, "bf16"),
-            kv_dtype="bf16",
+            kv_dtype=kv,
             pool=pool,
             block_tokens=BLOCK_TOKENS,
             threads=1,
+            deterministic=deterministic,
         )
         backend = kind(model, NativePool(pool, BLOCK_TOKENS), fingerprint=bytes(32), limits=lambda: None)
         return Engine(backend, budget=StepBudget(64, 64, 16), start_transfer=lambda order: None)
@@ -109,11 +130,13 @@ class Orders:
         self.slot_of: dict[int, int] = {}
         self.next_seq, self.next_xfer = 1, 1
         self.loads: list[tuple[int, int]] = []
+        self.waiting: list[BeamRow] = []
 
     def take(self, count: int) -> list[int]:
         return [self.free.pop() for _ in range(count)]
 
     def book(self, report: Report) -> None:
+        self.waiting += report.beam_rows
         for released in report.released:
             self.live.pop(released.seq, None)
             self.slot_of.pop(released.seq, None)
@@ -130,6 +153,12 @@ class Orders:
                 orders.append(StopOrder(seq, "cancelled"))
             if rng.random() < 0.03:
                 orders.append(UpdateOrder(seq, rng.randrange(5), rng.random() < 0.2))
+        if self.waiting and rng.random() < 0.5:
+            rows, self.waiting = [row for row in self.waiting if row.seq in self.live], []
+            chosen = [rng.choice(row.tokens) for row in rows]
+            orders.append(ForkOrder([row.seq for row in rows], list(range(len(rows))), chosen))
+        if rng.random() < 0.03:
+            orders.append(AbortOrder(rng.randrange(1, 50)))
         if rng.random() < 0.1 and self.free:
             orders.append(LabelOrder([self.free[0]], [rng.randbytes(32)], [bytes(32)]))
         if rng.random() < 0.1:
@@ -141,7 +170,15 @@ class Orders:
         if self.loads and rng.random() < 0.3:
             xfer, blocks = self.loads.pop(0)
             orders.append(TransferDone(xfer, rng.randrange(blocks + 1)))
+        rng.shuffle(orders)
         return orders
+
+    def forget(self) -> None:
+        """A new epoch: nothing of the old one runs."""
+        self.live.clear()
+        self.slot_of.clear()
+        self.loads.clear()
+        self.waiting.clear()
 
     def admit(self) -> AdmitOrder:
         rng, seq = self.rng, self.next_seq
@@ -151,7 +188,8 @@ class Orders:
         tokens = [rng.randrange(VOCAB) for _ in range(length)]
         count = -(-(length + min(new, 6)) // BLOCK_TOKENS)
         blocks, full = self.take(count), length // BLOCK_TOKENS
-        sampling = rng.choices(KINDS, (6, 6, 4, 1, 1, 1))[0]
+        sampling = rng.choices(KINDS, (6, 6, 4, 1, 1, 1, 1, 1 if group == 1 else 0))[0]
+        prompt_len = length if rng.random() < 0.8 else rng.randrange(1, length + 1)  # the rest it had drawn elsewhere
         slots = [slot for slot in range(24) if slot not in self.slot_of.values()][:group]
         for member, slot in zip(range(seq, seq + group), slots, strict=True):
             self.live[member], self.slot_of[member] = count, slot
@@ -169,7 +207,7 @@ class Orders:
             seq,
             slots[0],
             tokens,
-            length,
+            prompt_len,
             0,
             blocks,
             sampling,
@@ -183,26 +221,37 @@ class Orders:
 
 @pytest.mark.parametrize("first_seed", range(0, 40, 5))
 def test_steps_that_repeat_report_what_steps_made_anew_do(make: Make, first_seed: int) -> None:
-    """Under admits, grants, stops, pauses, loads, policies and labels at any time, and reports taken at any time."""
+    """Under admits, grants, stops, pauses, forks, loads, policies, labels, new epochs and want of memory at any time, and
+    reports taken at any time."""
     repeated = sum(_in_lockstep(make, seed) for seed in range(first_seed, first_seed + 5))
     assert repeated > 100
 
 
 def _in_lockstep(make: Make, seed: int) -> int:
     """How many steps of the one engine repeated."""
-    orders, engines, taking = Orders(seed), [make(Counting), make(Anew)], random.Random(seed)
+    kv, deterministic = ("bf16", "int8", "f32")[seed % 3], seed % 2 == 1
+    engines = [make(kind, kv, deterministic) for kind in (Counting, Anew)]
+    short = [ShortOfMemory(engine.backend.model) for engine in engines]
+    orders, taking = Orders(seed), random.Random(seed)
     for _ in range(220):
         batch = orders.next()
         force, live = taking.random() < 0.7, taking.random() < 0.2
+        fails, anew = taking.random() < 0.03, taking.random() < 0.004
         said = []
-        for engine in engines:
+        for engine, memory in zip(engines, short, strict=True):
+            if anew:
+                engine.reset()
+            memory.next = fails
             for order in batch:
                 if isinstance(order, AdmitOrder) and order.wait_xfer:
                     engine.post(LoadOrder(order.wait_xfer, [], [], 10**6))
                 engine.post(order)
             engine.run_once()
+            memory.next = False
             said.append([without_times(report) for report in engine.take_reports(force=force, live=live)])
         assert said[0] == said[1]
+        if anew:
+            orders.forget()
         for report in said[0]:
             orders.book(report)
     for engine in engines:
