@@ -99,6 +99,8 @@ class _SchemaCheck:
 
     def _misshapen(self, part: Any) -> str:
         for error in self._judge.iter_errors(part):
+            while error.context:  # it fits none of several forms: what the nearest misses, the one that took its type
+                error = min(error.context, key=lambda item: (item.validator == "type", -len(item.path)))
             return f"at {_short(error.json_path)}: {_short(error.message)}; mend it"
         return ""
 

@@ -56,6 +56,11 @@ class Difference:
     a: Any
     b: Any
 
+    def said(self) -> tuple[str, str]:
+        """Both values as a table or a sentence has them."""
+        one, other = ("not said" if value is None else repr(value) for value in (self.a, self.b))
+        return one, other
+
 
 class Unlike(BadPlan):
     """The work was not the same; `fields` are those of the config that differ, in the order of the file."""
@@ -66,7 +71,7 @@ class Unlike(BadPlan):
     @classmethod
     def of(cls, fields: Sequence[Difference]) -> Unlike:
         """The error that names them."""
-        named = "; ".join(f"{item.what} is {item.a!r} in A and {item.b!r} in B" for item in fields)
+        named = "; ".join("{} is {} in A and {} in B".format(item.what, *item.said()) for item in fields)
         error = cls(f"compare: {named}; only equal workloads can be compared", field=fields[0].what)
         error.fields = tuple(fields)
         return error

@@ -49,5 +49,5 @@ def print_unlike(fields: Sequence[Difference], console: Console) -> None:
     """The fields in which the work of two files differs; what only one of them says is `not said` in the other."""
     table = Table("field", "A", "B", title="unlike work", title_justify="left")
     for item in fields:
-        table.add_row(item.what, *(Text("not said" if value is None else repr(value)) for value in (item.a, item.b)))
+        table.add_row(item.what, *(Text(value) for value in item.said()))
     console.print(table)

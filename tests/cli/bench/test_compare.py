@@ -78,7 +78,9 @@ def test_the_digest_is_named_only_where_nothing_else_tells_the_workloads_apart()
         Difference("workload.left_out", 0, None),
         Difference("loop.concurrency", 4, 5),
     )
-    assert str(caught.value).startswith("compare: workload.requests is 8 in A and 9 in B; workload.left_out is 0 in A")
+    assert str(caught.value).startswith(
+        "compare: workload.requests is 8 in A and 9 in B; workload.left_out is 0 in A and not said in B; loop"
+    )
     assert caught.value.field == "workload.requests"
 
 
