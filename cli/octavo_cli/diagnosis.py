@@ -215,8 +215,9 @@ def facts_of_figures(figures: Figures) -> Facts:
     facts = Facts(requests=counts.get("ttft_p50", counts.get("ttft_p95", 1)), ttft_ms=ttft_ms, middle="median")
     outside = values.get("ttft_outside_server_p50", 0.0)
     queue, prefill = values.get("server_queue_p50", 0.0), values.get("server_prefill_p50", 0.0)
-    rest = max(0.0, values.get("server_ttft_p50", ttft_ms[0] - outside) - queue - prefill)
-    parts_ms = {"queue": queue, "prefill": prefill, "transport": max(0.0, outside) + rest}
+    waited = values.get("server_worker_wait_p50", 0.0)  # behind the step that ran, or the batch's other prompts
+    rest = max(0.0, values.get("server_ttft_p50", ttft_ms[0] - outside) - queue - waited - prefill)
+    parts_ms = {"queue": queue, "worker_wait": waited, "prefill": prefill, "transport": max(0.0, outside) + rest}
     facts.parts_ms = {name: value * facts.requests for name, value in parts_ms.items()}
     known = "tpot" if "tpot_p50" in values else "itl"
     facts.itl_ms = [values[name] for name in (f"{known}_p50", f"{known}_p95") if name in values]

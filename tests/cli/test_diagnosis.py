@@ -149,6 +149,17 @@ def bench(**values: float) -> Figures:
             },
             "transport",
         ),
+        (
+            {
+                "ttft_p50": 900,
+                "ttft_p95": 1500,
+                "server_ttft_p50": 890,
+                "ttft_outside_server_p50": 3,
+                "server_worker_wait_p50": 700,
+                "server_prefill_p50": 180,
+            },
+            "queue",
+        ),
         ({"ttft_p50": 40, "server_prefill_p50": 35, "server_ttft_p50": 39, "tpot_p50": 300, "itl_p50": 290}, "decode"),
     ],
 )

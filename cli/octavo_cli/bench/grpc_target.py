@@ -88,9 +88,11 @@ class GrpcTarget:
 
 def server_times(timings: Timings) -> ServerTimes:
     """The gateway's account in milliseconds since it received the request."""
+    waited_us = max(0, timings.t_prefill_start_us - timings.t_admitted_us - timings.kv_load_us)
     return ServerTimes(
         timings.t_first_token_us / 1000.0 if timings.t_first_token_us else None,
         timings.t_complete_us / 1000.0 if timings.t_complete_us else None,
         timings.queue_us / 1000.0,
         timings.prefill_us / 1000.0,
+        waited_us / 1000.0 if timings.t_prefill_start_us else None,
     )

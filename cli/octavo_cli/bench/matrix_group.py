@@ -11,7 +11,7 @@ from octavo.figures import Figure
 
 from octavo_cli.bench.matrix import PAUSE_S, SAMPLING, SHOWN, Group
 from octavo_cli.bench.runner import Asking, Runner
-from octavo_cli.bench.sample import Run, Sample, ServerTimes
+from octavo_cli.bench.sample import Run, Sample
 from octavo_cli.bench.slo import Slo
 from octavo_cli.bench.summary import summarize
 from octavo_cli.bench.target import Described, Target
@@ -81,7 +81,7 @@ def _cut(sample: Sample, tokens: int) -> Sample:
         left -= count
     if left > 0:  # the server's count is larger than what came in chunks
         return sample
-    server = ServerTimes(sample.server.ttft_ms, None, sample.server.queue_ms, sample.server.prefill_ms)
+    server = replace(sample.server, e2e_ms=None)
     return replace(
         sample, arrivals=kept, ended_s=kept[-1][0], outcome="ok", output_tokens=tokens, server=server, reason=""
     )

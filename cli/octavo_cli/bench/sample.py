@@ -17,6 +17,7 @@ class ServerTimes:
     e2e_ms: float | None = None
     queue_ms: float | None = None
     prefill_ms: float | None = None
+    worker_wait_ms: float | None = None
 
 
 @dataclass(slots=True)

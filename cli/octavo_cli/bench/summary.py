@@ -144,6 +144,7 @@ def _client_and_server(run: Run) -> list[Figure]:
     figures += quantiles("server_ttft", (sample.server.ttft_ms for sample in run.samples), shares=FEW)
     figures += quantiles("server_e2e", (sample.server.e2e_ms for sample in run.samples), shares=FEW)
     figures += quantiles("server_queue", (sample.server.queue_ms for sample in run.samples), shares=FEW)
+    figures += quantiles("server_worker_wait", (sample.server.worker_wait_ms for sample in run.samples), shares=FEW)
     figures += quantiles("server_prefill", (sample.server.prefill_ms for sample in run.samples), shares=FEW)
     outside = [
         sample.ttft_ms - sample.server.ttft_ms

@@ -107,8 +107,11 @@ def test_of_a_duplicate_the_first_answer_counts() -> None:
 
 
 def test_the_servers_account_stands_beside_the_clients() -> None:
-    run = Run((sample(0.0, (0.5, 1), server=ServerTimes(ttft_ms=450.0, e2e_ms=460.0, queue_ms=3.0, prefill_ms=200.0)),))
+    run = Run(
+        (sample(0.0, (0.5, 1), server=ServerTimes(450.0, 460.0, queue_ms=3.0, prefill_ms=200.0, worker_wait_ms=240.0)),)
+    )
     found = values(run)
+    assert found["server_worker_wait_p50"].value == 240.0
     assert found["server_ttft_p50"].value == 450.0 and found["ttft_outside_server_p50"].value == pytest.approx(50.0)
 
 
