@@ -44,6 +44,7 @@ from octavo_gpuworker.orders import (
     UpdateOrder,
 )
 from octavo_gpuworker.refusal import admit_fault, blocks_fault
+from octavo_gpuworker.relief import Relief
 from octavo_gpuworker.reporter import Reporter
 from octavo_gpuworker.sequence import PENDING, Sequence, from_admit
 from octavo_gpuworker.slots import SlotTable
@@ -108,8 +109,7 @@ class Engine:
         self._applied = 0  # orders of this epoch
         self._inbox: deque[Order | LoadedBlock | TransferDone] = deque()
         self._reporter = Reporter(merge_ns)
-        self._failures = 0  # allocations that failed one after the other
-        self._relief: StepBudget | None = None
+        self._relief = Relief()
         self._blends = BlendQueue(backend)
         self._steady: SteadyRun | None = None
 
@@ -343,7 +343,7 @@ class Engine:
                 raise
             self._shed(step, error)
             return
-        self._relieved()
+        self._relief.ran(self.budget)
         self.steps += 1
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
@@ -366,7 +366,7 @@ class Engine:
             self._end_steady()
             self._shed(run.step, error)
             return
-        self._relieved()
+        self._relief.ran(self.budget)
         self.steps += 1
         tokens = result.sampled.tokens
         if run.takes(tokens):
@@ -493,34 +493,16 @@ class Engine:
         """Out of memory: the step did not run, and nothing of it is lost. The scheduler is told, and the step is tried again
         with half the tokens, down to one sequence alone; only what fails all alone again and again has failed.
         """
-        self._failures += 1
+        tokens = sum(chunk.count for chunk in step.chunks)
+        self._relief.failed(tokens, len(step.chunks))
         self._reporter.allocation_failed()
         self.backend.relieve()
-        tokens = sum(chunk.count for chunk in step.chunks)
-        if self._failures == 1:
+        if self._relief.failures == 1:
             log.warning("out of memory in a step of %d sequences, %d tokens: %s", len(step.chunks), tokens, error)
-        if tokens > 1:
-            self._relief = StepBudget(tokens // 2, tokens // 2, max(1, len(step.chunks) // 2))
-        elif self._failures >= MOST_FAILURES:
+        if tokens == 1 and self._relief.failures >= MOST_FAILURES:
             self._fail(self._by_slot[step.chunks[0].slot], f"out of memory in a step of one token: {error}")
-
-    def _relieved(self) -> None:
-        """A step ran: its budget grows back."""
-        self._failures = 0
-        relief = self._relief
-        if relief is not None:
-            grown = 2 * relief.with_decodes
-            enough = grown >= max(self.budget.with_decodes, self.budget.alone)
-            self._relief = None if enough else StepBudget(grown, grown, 2 * relief.max_seqs)
 
     @property
     def _step_budget(self) -> StepBudget:
         """The scheduler's, or less after an allocation failed."""
-        ordered, relief = self.budget, self._relief
-        if relief is None:
-            return ordered
-        return StepBudget(
-            min(ordered.with_decodes, relief.with_decodes),
-            min(ordered.alone, relief.alone),
-            min(ordered.max_seqs, relief.max_seqs),
-        )
+        return self._relief.of(self.budget)

@@ -159,7 +159,7 @@ class PipelinedEngine(Engine):
         """Reads a launched step, books it, and lets go what waited for its end."""
         self.before_wait()
         result = self.backend.result(flight.handle)
-        self._relieved()
+        self._relief.ran(self.budget)
         self._reporter.begin_step(flight.step)
         self.steps += 1
         self.mixed_steps += bool(flight.step.decode_seqs and flight.step.prefill_tokens)
