@@ -150,6 +150,11 @@ def test_what_cannot_be_is_said_with_the_flag(folder: Path, words: tuple[str, ..
     assert result.exception is not None and said in str(result.exception)
 
 
+def test_a_table_of_none_is_refused(folder: Path) -> None:
+    result = octavo(folder, "--slowest", "0")
+    assert result.exit_code == 2 and "--slowest" in result.stderr
+
+
 def test_the_export_has_the_shape_that_jaeger_uploads(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "jaeger.json"
     assert octavo(folder, "req-2", "--export", str(target)).exit_code == 0

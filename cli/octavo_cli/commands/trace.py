@@ -35,8 +35,8 @@ def trace(
     wanted: Annotated[str, typer.Argument(metavar="[ID]", help="Trace id or request id; a beginning is enough.")] = "",
     last: Annotated[bool, typer.Option("--last", help="The latest request (as without an ID).")] = False,
     slowest_count: Annotated[
-        int, typer.Option("--slowest", min=0, metavar="N", help="A table of the N slowest first tokens.")
-    ] = 0,
+        int | None, typer.Option("--slowest", min=1, metavar="N", help="A table of the N slowest first tokens.")
+    ] = None,
     tenant: Annotated[str, typer.Option("--tenant", help="Only requests of this tenant.")] = "",
     follow: Annotated[bool, typer.Option("--follow", help="A line per request as it ends, until Ctrl-C.")] = False,
     export: Annotated[
@@ -73,7 +73,7 @@ def trace(
         draw(found, Console())
 
 
-def _check(wanted: str, last: bool, slowest_count: int, follow: bool, export: str, html: str) -> None:
+def _check(wanted: str, last: bool, slowest_count: int | None, follow: bool, export: str, html: str) -> None:
     if wanted and last:
         raise ManifestError("--last: give an ID or --last, not both", field="last")
     if slowest_count and (wanted or last or html):
