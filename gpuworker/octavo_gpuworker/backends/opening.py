@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from octavo.errors import OctavoError
-from octavo.manifest import Manifest
+from octavo.manifest import Manifest, ManifestError
 
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.backends.native_open import NativeRefused, open_native
-
-_WAY_OUT = {True: "set it to auto to let torch serve", False: "leave it off to let torch serve"}
 
 log = logging.getLogger(__name__)
 
@@ -19,21 +16,25 @@ log = logging.getLogger(__name__)
 def open_backend(manifest: Manifest, progress: Callable[[int, int], None]) -> Backend:
     """The loaded model with its pool: native on a CPU that it fits, else torch.
 
-    Raises OctavoError with one line: BadArtifact, settings that nothing here can serve, or the reason when
-    `engine.kernels: native` insists.
+    Raises OctavoError with one line: BadArtifact, and ManifestError for settings that nothing here can serve, so with the
+    reason when `engine.kernels: native` insists.
     """
     kernels = manifest.engine.kernels
     if kernels in ("auto", "native"):
         try:
             return open_native(manifest, progress)
         except NativeRefused as error:
-            if kernels == "native" or manifest.engine.deterministic:
-                key = "kernels is native" if kernels == "native" else "deterministic needs the native kernels"
-                raise OctavoError(f"engine.{key}, but {error}; {_WAY_OUT[kernels == 'native']}") from error
+            if kernels == "native":
+                message = f"engine.kernels is native, but {error}; set engine.kernels to auto to let torch serve"
+                raise ManifestError(message, field="engine.kernels") from error
+            if manifest.engine.deterministic:
+                message = f"engine.deterministic needs the native kernels, but {error}; leave it off to let torch serve"
+                raise ManifestError(message, field="engine.deterministic") from error
             log.warning("native kernels are not used: %s; torch serves", error)
     if manifest.engine.deterministic:
-        raise OctavoError(
-            f"engine.deterministic needs the native kernels, and engine.kernels is {kernels}; set it to native or auto"
+        raise ManifestError(
+            f"engine.deterministic needs the native kernels, and engine.kernels is {kernels}; set it to native or auto",
+            field="engine.kernels",
         )
     from octavo_gpuworker.backends.torch_open import open_torch
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from octavo.errors import OctavoError
 from octavo.manifest import Engine as EngineSettings
-from octavo.manifest import Manifest
+from octavo.manifest import Manifest, ManifestError
 from octavo.step import StepBudget
 from octavo_gpuworker.backends.native_backend import NativeBackend
 from octavo_gpuworker.backends.opening import open_backend
@@ -114,12 +113,19 @@ def test_without_it_the_bits_do_depend_on_the_batch(native: NativeBackend) -> No
 def test_other_kernels_are_refused_in_words(kernels: str) -> None:
     settings = EngineSettings(device="cpu", kernels=kernels, deterministic=True)  # type: ignore[arg-type]
     with pytest.raises(
-        OctavoError, match=f"engine.deterministic needs the native kernels, and engine.kernels is {kernels}"
+        ManifestError, match=f"engine.deterministic needs the native kernels, and engine.kernels is {kernels}"
     ):
         open_backend(Manifest(engine=settings), lambda done, total: None)
 
 
 def test_settings_that_native_kernels_do_not_take_are_refused() -> None:
     settings = EngineSettings(device="cpu", dtype="float16", deterministic=True)
-    with pytest.raises(OctavoError, match="deterministic needs the native kernels, but"):
+    with pytest.raises(ManifestError, match="deterministic needs the native kernels, but"):
         open_backend(Manifest(engine=settings), lambda done, total: None)
+
+
+def test_native_kernels_that_are_insisted_on_and_do_not_fit_name_the_setting_to_change() -> None:
+    settings = EngineSettings(device="cpu", dtype="float32", kernels="native")
+    with pytest.raises(ManifestError, match=r"engine.dtype is float32.*; set engine.kernels to auto") as caught:
+        open_backend(Manifest(engine=settings), lambda done, total: None)
+    assert caught.value.field == "engine.kernels"
