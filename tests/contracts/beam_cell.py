@@ -14,8 +14,9 @@ from octavo_gpuworker.wire import fill_report, orders_from
 from octavo_scheduler.core import Core
 from octavo_scheduler.events import Cancelled, Event, GatewayJoined, WorkerJoined, WorkerLost
 from octavo_scheduler.policy import Policy
+from octavo_scheduler.report_wire import ReportReader
 from octavo_scheduler.update_wire import UpdateWriter
-from octavo_scheduler.wire import read_report, read_submit, write_orders
+from octavo_scheduler.wire import read_submit, write_orders
 
 
 @dataclass
@@ -59,6 +60,7 @@ class BeamCell:
         if self.epoch:
             self.feed(WorkerLost(self.now_us, self.epoch))
         self.epoch += 1
+        self.reports = ReportReader(self.epoch)
         self.engine = self.kind(
             self.backend,
             budget=StepBudget(self.budget, self.budget, self.max_seqs),
@@ -76,9 +78,9 @@ class BeamCell:
             for message in write_orders(batch) if epoch == self.epoch else ():
                 for order in orders_from(wpb.Orders.FromString(message.SerializeToString())):
                     self.engine.post(order)
-        for update in (message := self.writer.write(self.core.collect(1), self.now_us)).events.events:
+        message = self.writer.write(self.core.collect(1), self.now_us)
+        for update in message.events.events if message is not None else ():
             self._read(update)
-        assert message is not None
 
     def _read(self, event: pb.RequestEvent) -> None:
         told = self.told[event.request_id]
@@ -135,7 +137,7 @@ class BeamCell:
         for report in self.engine.take_reports(force=True, live=True):
             message = wpb.Report()
             fill_report(message, report, 0)
-            self.feed(read_report(wpb.Report.FromString(message.SerializeToString()), self.epoch, self.now_us))
+            self.feed(self.reports.read(wpb.Report.FromString(message.SerializeToString()), self.now_us))
 
     def run(self, limit: int = 3000) -> None:
         """Until every request has its end and every block is back."""
