@@ -20,12 +20,6 @@ class ManifestError(OctavoError, ValueError):
     """A setting that cannot be used; the message names the key and the fix."""
 
 
-MOST_NICE = 19
-"""nice(2)'s largest value."""
-MOST_MERGED_MS = 100
-"""A worker that runs sequences reports so often at least."""
-
-
 @dataclass(frozen=True, slots=True)
 class Deployment:
     run_dir: str = ".octavo/run"
@@ -414,16 +408,6 @@ def check_values(manifest: Manifest) -> None:
         value = getattr(getattr(manifest, section), name)
         if not value >= least:
             raise ManifestError(f"{key}: {value!r} is too small; give at least {least:g}", field=key)
-    if manifest.deployment.compute_nice > MOST_NICE:
-        raise ManifestError(
-            f"deployment.compute_nice: {manifest.deployment.compute_nice!r} is above {MOST_NICE}, the system's largest",
-            field="deployment.compute_nice",
-        )
-    if not manifest.gpuworker.merge_reports_ms <= MOST_MERGED_MS:
-        raise ManifestError(
-            f"gpuworker.merge_reports_ms: {manifest.gpuworker.merge_reports_ms!r} is above {MOST_MERGED_MS}: a worker reports ten times a second at least",
-            field="gpuworker.merge_reports_ms",
-        )
     sample = manifest.observability.trace_sample
     if not 0 <= sample <= 1:
         raise ManifestError(

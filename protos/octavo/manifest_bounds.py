@@ -15,6 +15,8 @@ MOST: Final[Mapping[str, float]] = {
     "scheduler.max_num_seqs": 65_536,  # a slot of the worker each
     "scheduler.max_overcommit": 1e6,
     "engine.threads": 4096,
+    "deployment.compute_nice": 19,  # nice(2)'s largest
+    "gpuworker.merge_reports_ms": 100,  # a worker that runs sequences reports so often at least
 }
 """Of single keys; the others go by the unit that ends their name."""
 MOST_CHARS: Final = 4096

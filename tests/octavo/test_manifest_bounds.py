@@ -46,6 +46,18 @@ def test_what_a_number_may_be_goes_by_its_unit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "most"),
+    [("deployment.compute_nice", 19), ("gpuworker.merge_reports_ms", 100.0)],
+)
+def test_a_number_with_a_bound_of_its_own_is_taken_up_to_it(key: str, most: float) -> None:
+    load_settings([f"--{key}", f"{most}"], {})
+    with pytest.raises(ManifestError, match=rf"{key}: {most + 1!r} is too large; give at most {most:g}"):
+        load_settings([f"--{key}", f"{most + 1}"], {})
+    with pytest.raises(ManifestError, match=rf"{key}: -1"):
+        load_settings([f"--{key}", "-1"], {})
+
+
+@pytest.mark.parametrize(
     ("address", "said"),
     [
         ("127.0.0.1:0", ""),
