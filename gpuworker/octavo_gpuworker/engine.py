@@ -15,11 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.step import Chunk, Step, StepBudget, compose
 
 from octavo_gpuworker import beams
-from octavo_gpuworker.backends.backend import Backend
+from octavo_gpuworker.backends.backend import Backend, StepResult
 from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.blending.blend_queue import BlendQueue
 from octavo_gpuworker.labels import Labels
@@ -334,17 +335,10 @@ class Engine:
         wall = time.time_ns()
         self._reporter.begin_step(step)
         batch = build_batch(step.chunks, self._by_slot, self._slots)
-        self.before_wait()
-        try:
-            launched = self.backend.launch(batch)
-            result = self.backend.result(launched)
-        except (MemoryError, RuntimeError) as error:
-            if not self.backend.out_of_memory(error):
-                raise
-            self._shed(step, error)
+        ran = self._compute(step, self.backend.launch, batch)
+        if ran is None:
             return
-        self._relief.ran(self.budget)
-        self.steps += 1
+        launched, result = ran
         self.mixed_steps += bool(step.decode_seqs and step.prefill_tokens)
         self._advance(step.chunks, wall)
         for seq, token, logprobs in zip(batch.rows, result.sampled.tokens, result.sampled.logprobs, strict=True):
@@ -356,18 +350,10 @@ class Engine:
 
     def _run_again(self, run: SteadyRun, began_ns: int) -> None:
         """The last step's decodes once more."""
-        self.before_wait()
-        try:
-            run.launched = self.backend.again(run.launched)
-            result = self.backend.result(run.launched)
-        except (MemoryError, RuntimeError) as error:
-            if not self.backend.out_of_memory(error):
-                raise
-            self._end_steady()
-            self._shed(run.step, error)
+        ran = self._compute(run.step, self.backend.again, run.launched)
+        if ran is None:
             return
-        self._relief.ran(self.budget)
-        self.steps += 1
+        run.launched, result = ran
         tokens = result.sampled.tokens
         if run.takes(tokens):
             run.add(tokens)
@@ -380,6 +366,22 @@ class Engine:
                 self._commit(seq, token, None, result.sample_ns)
         wall_ns = time.monotonic_ns() - began_ns
         self._reporter.end_step(run.step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
+
+    def _compute(self, step: Step, launch: Callable[[Any], Any], given: Any) -> tuple[Any, StepResult] | None:
+        """Launches a step and waits for it: the backend's handle and what it came to. None: there was no memory, and it is shed."""
+        self.before_wait()
+        try:
+            launched = launch(given)
+            result = self.backend.result(launched)
+        except (MemoryError, RuntimeError) as error:
+            if not self.backend.out_of_memory(error):
+                raise
+            self._end_steady()
+            self._shed(step, error)
+            return None
+        self._relief.ran(self.budget)
+        self.steps += 1
+        return launched, result
 
     def _end_steady(self) -> None:
         """Before anybody looks at its sequences."""

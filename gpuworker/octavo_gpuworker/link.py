@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc.aio
 from octavo.rpc.channels import open_channel
+from octavo.rpc.flag import Flag
 from octavo.rpc.stall import StallGuard
 from octavo.v1 import scheduler_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
@@ -76,7 +77,7 @@ class SchedulerLink:
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[Report] = deque()
         self._outbox: deque[Report] = deque()
-        self._filled = asyncio.Event()
+        self._filled = Flag()
         self._leave: asyncio.Future[str] = self._loop.create_future()
         self._epoch = 0
         self._joined = False
