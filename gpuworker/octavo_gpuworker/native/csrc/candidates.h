@@ -26,12 +26,16 @@ class Candidates {
         : logits_(logits), vocab_(vocab), temperature_(temperature), best_(best), measure_(measure_of(isa)), sum_chunk_(sum_of(isa)),
           gather_(gather_of(isa)), math_(math_of(isa)), scaled_(work),
           weights_(work + vocab + 16), ids_(reinterpret_cast<int32_t *>(work + 2 * (vocab + 16))) {}
+    Candidates(HarvestedRow &harvested, int32_t vocab, float temperature, int isa, float *work)
+        : Candidates(nullptr, vocab, temperature, harvested.best / temperature, isa, work) {
+        harvested_ = &harvested;
+    }
 
     // Of what min-p, then top-k, then top-p keep, ties with the last one included, the token whose logit and noise are largest together.
-    int32_t draw(const RowParams &p, const Harvests *harvests, const Philox &random) {
+    int32_t draw(const RowParams &p, const Philox &random) {
         const bool limits_count = p.top_k > 0 && p.top_k < vocab_, limited = limits_count || p.min_p > 0;
         const float reach = p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH;
-        if (!harvests || !collect(*harvests, reach)) collect(reach, !limited && !harvests);
+        if (!harvested_ || !collect(*harvested_, reach)) collect(reach, !limited && !harvested_);
         float last = NEVER;
         if (limits_count) {
             // with min-p, what lies beyond its reach is out already
@@ -107,6 +111,7 @@ class Candidates {
     void collect(float reach, bool sum) {
         count_ = 0;
         reach_ = reach;
+        find_logits();
         for (int32_t at = 0; at < vocab_; at += CHUNK) {
             const int count = std::min(CHUNK, vocab_ - at);
             if (sum) sum_ += static_cast<double>(sum_chunk_(logits_ + at, count, temperature_, best_));
@@ -117,13 +122,13 @@ class Candidates {
     // The same with the sum, of what the head left, in any order; false: the candidates are not all there. The exponents of the sum are
     // rounded at other places: in parts of 2^-24 by three times the farthest one and six times their distance from the best, which is
     // log(vocab) at most in the mean.
-    bool collect(const Harvests &harvests, float reach) {
+    bool collect(const HarvestedRow &harvested, float reach) {
         count_ = 0;
         reach_ = reach;
         bool whole = reach >= REACH;
         float farthest = std::fabs(best_);
-        for (int i = 0; i < harvests.count; ++i) {
-            const Harvest &part = *harvests.of[i];
+        for (const Harvest *found : harvested.parts) {
+            const Harvest &part = *found;
             if (!(part.sum > 0)) continue;
             sum_ += part.sum * std::exp(static_cast<double>(part.shift) / temperature_ - best_);
             farthest = std::max(farthest, part.farthest / temperature_);
@@ -135,7 +140,12 @@ class Candidates {
         return whole;
     }
 
-    int64_t total_mass_of_all() const {
+    void find_logits() {
+        if (!logits_) logits_ = harvested_->logits();
+    }
+
+    int64_t total_mass_of_all() {
+        find_logits();
         float away[CHUNK];
         int64_t total = 0;
         for (int32_t at = 0; at < vocab_; at += CHUNK)
@@ -184,6 +194,7 @@ class Candidates {
         return *nth;
     }
 
+    HarvestedRow *harvested_ = nullptr;
     const float *logits_;
     int32_t vocab_;
     float temperature_, best_, reach_ = REACH;

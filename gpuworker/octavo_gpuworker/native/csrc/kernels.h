@@ -71,11 +71,13 @@ struct Kernels {
     void (*attend_few)(const AttentionInput &in, int first, int last, float *out, float *best, float *total, float *scratch);
     // Many queries: whole context, out [tokens * group, head_dim] finished.
     void (*attend_many)(const AttentionInput &in, float *out, float *scratch);
-    // Of count logits from place `first` on, count <= HARVEST_COLUMNS, the largest of which is `best`: copies them to `logits`, adds
-    // to the row's sum, `scale` is one over the temperature, and keeps what is at least `least`.
+    // Of count logits from place `first` on, count <= HARVEST_COLUMNS, the largest of which is `best`: copies them to `logits`
+    // unless that is null, adds to the row's sum, `scale` is one over the temperature, and keeps what is at least `least`.
     void (*harvest)(const float *x, int64_t count, int32_t first, float best, float least, float scale, float *logits, Harvest &row);
-    // Largest of count values and its first index; returns whether all are finite.
-    bool (*argmax)(const float *x, int64_t count, float *best, int64_t *index);
+    // Largest of count values; returns whether all are finite.
+    bool (*highest)(const float *x, int64_t count, float *best);
+    // The first place of the largest of count values; 0 where there is none.
+    int64_t (*first_of)(const float *x, int64_t count, float largest);
     double (*read_bytes)(const uint8_t *data, int64_t bytes);
     double (*burn)(int format, int64_t iterations);  // returns multiply-adds done
 };

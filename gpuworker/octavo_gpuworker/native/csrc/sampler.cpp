@@ -151,8 +151,7 @@ bool draws_from_few(const OctavoBatch &batch, int row, int32_t vocab) {
     return batch.temperature[row] > GREEDY_BELOW && limited && !edited(batch, row);
 }
 
-void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, int isa, float *work,
-                const Harvests *harvests) {
+void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, int isa, float *work) {
     batch.out_tokens[row] = -1;
     if (largest < 0) {
         if (!all_finite(raw, vocab)) return;
@@ -165,19 +164,24 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
         if (token < 0) return;
         logits = work;
     }
-    const float temperature = batch.temperature[row];
-    if (temperature > GREEDY_BELOW) {
+    const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
+    if (p.temperature > GREEDY_BELOW) {
         const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
-        const RowParams p{temperature, batch.top_k[row], batch.top_p[row], batch.min_p[row]};
-        if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0) {
-            Candidates candidates(logits, vocab, temperature, logits[token] / temperature, isa, work + vocab + 16);
-            token = candidates.draw(p, harvests, random);
-        } else {
-            token = draw_of_all(logits, vocab, temperature, token, random);
-        }
+        if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0)
+            token = Candidates(logits, vocab, p.temperature, logits[token] / p.temperature, isa, work + vocab + 16).draw(p, random);
+        else
+            token = draw_of_all(logits, vocab, p.temperature, token, random);
     }
     batch.out_tokens[row] = token;
     if (batch.logprobs[row] >= 0) put_logprobs(batch, row, raw, vocab, raw[largest], token, isa);
+}
+
+void sample_row(const OctavoBatch &batch, int row, HarvestedRow &harvested, int32_t vocab, int isa, float *work) {
+    const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
+    const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
+    const int32_t token = Candidates(harvested, vocab, p.temperature, isa, work).draw(p, random);
+    batch.out_tokens[row] = token;
+    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.logits(), vocab, harvested.best, token, isa);
 }
 
 }  // namespace octavo

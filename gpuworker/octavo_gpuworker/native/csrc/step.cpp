@@ -7,7 +7,6 @@
 
 #include "cpu.h"
 #include "pack.h"
-#include "sampler.h"
 
 namespace octavo {
 namespace {
@@ -89,37 +88,6 @@ void Step::place_tokens() {
         const int64_t block = batch_.block_tables[static_cast<int64_t>(s) * batch_.table_stride + position / config_.block_tokens];
         kv_places_[row] = {pool_ + block * block_bytes_, position % config_.block_tokens};
     }
-}
-
-void Step::plan_sampling() {
-    const int rows = batch_.rows;
-    plain_.assign(rows, false);
-    harvested_.assign(rows, false);
-    bool all_plain = true;
-    any_harvested_ = false;
-    for (int row = 0; row < rows && !batch_.out_logits; ++row) {
-        plain_[row] = plain_greedy(batch_, row);
-        harvested_[row] = draws_from_few(batch_, row, config_.vocab);
-        all_plain = all_plain && plain_[row];
-        any_harvested_ = any_harvested_ || harvested_[row];
-    }
-    if (!all_plain) logits_.ensure(static_cast<int64_t>(rows) * config_.vocab);
-    const auto room = std::max<int64_t>(KEPT_OF_PART, KEPT_OF_ROW / static_cast<int64_t>(threads_.size()));
-    for (auto &thread : threads_) {
-        thread.found.assign(rows, Harvest{});
-        if (!any_harvested_) continue;
-        float *values = thread.kept_values.ensure(rows * (room + 16));
-        int32_t *ids = thread.kept_ids.ensure(rows * (room + 16));
-        for (int row = 0; row < rows; ++row) {
-            Harvest &found = thread.found[row];
-            found.room = static_cast<int32_t>(room);
-            found.values = values + row * (room + 16);
-            found.ids = ids + row * (room + 16);
-        }
-    }
-    if (!any_harvested_) return;
-    if (static_cast<int>(seen_.size()) < rows) seen_ = std::vector<std::atomic<float>>(rows);
-    for (int row = 0; row < rows; ++row) seen_[row].store(-INFINITY, std::memory_order_relaxed);
 }
 
 int Step::row_blocks(int64_t rows) const { return static_cast<int>((rows + ROW_BLOCK - 1) / ROW_BLOCK); }

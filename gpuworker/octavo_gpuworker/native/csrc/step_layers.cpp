@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "pack.h"
-#include "sampler.h"
 #include "step.h"
 
 namespace octavo {
@@ -161,84 +160,6 @@ void Step::gate_up(int phase, int layer, int unit, Thread &thread) {
     float *out = thread.tile.get();
     kernels_.product(config_.format, x, tile.row, tile.rows, w.gate_up, tile.item * 2, 2, out, 2 * PANEL);
     kernels_.put_gated(out, tile.rows, config_.activation, config_.format, gated_.view, tile.row, tile.item);
-}
-
-void Step::head(int phase, int unit, Thread &thread) {
-    const int64_t panels = weights_.head.columns / PANEL, items = (panels + HEAD_PANELS - 1) / HEAD_PANELS;
-    const Tile tile = tile_of(unit, batch_.rows, items);
-    const float *x = residual(config_.layers - 1);
-    const Activations &rows = normed(phase, x, weights_.norm, batch_.rows, config_.head_format, thread);
-    const int64_t panel = tile.item * HEAD_PANELS, count = std::min(HEAD_PANELS, panels - panel);
-    const int64_t width = count * PANEL, column = panel * PANEL, valid = std::min<int64_t>(width, config_.vocab - column);
-    float *out = thread.tile.get();
-    kernels_.product(config_.head_format, rows, tile.row, tile.rows, weights_.head, panel, count, out, width);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-        Harvest &found = thread.found[tile.row + r];
-        float best;
-        int64_t index;
-        if (!kernels_.argmax(out + r * width, valid, &best, &index)) found.finite = false;
-        const auto at = static_cast<int32_t>(column + index);
-        if (best > found.best || (best == found.best && at < found.at)) {
-            found.best = best;
-            found.at = at;
-        }
-        if (!plain_[tile.row + r]) leave_logits(tile.row + r, tile.item, out + r * width, valid, best, thread);
-    }
-}
-
-// One unit's logits of a row that draws: as they are, and of one that draws from a few what the sampler would look for in them. What
-// that is hangs on which unit comes first, but it is never less than what the sampler then takes.
-void Step::leave_logits(int64_t row, int64_t item, const float *values, int64_t count, float best, Thread &thread) {
-    static_assert(HEAD_PANELS * PANEL == HARVEST_COLUMNS);
-    const int64_t first = item * HARVEST_COLUMNS;
-    float *logits = (batch_.out_logits ? batch_.out_logits : logits_.get()) + row * config_.vocab + first;
-    if (!harvested_[row]) {
-        std::copy_n(values, count, logits);
-        return;
-    }
-    const float temperature = batch_.temperature[row], seen = seen_[row].load(std::memory_order_relaxed);
-    if (best > seen) seen_[row].store(best, std::memory_order_relaxed);  // another thread's may be lost: then more is kept than need be
-    const float most = std::max(seen, best);
-    const float least = most + (REACH - 0.001f) * temperature - std::fabs(most) * 1e-6f;  // divisions and differences are rounded
-    kernels_.harvest(values, count, static_cast<int32_t>(first), best, least, 1.0f / temperature, logits, thread.found[row]);
-}
-
-// Flat rows first, which take fifty times as long as the others: what is left over at the end of the phase is short.
-int Step::sampled_row(int unit) const {
-    const int rows = batch_.rows;
-    if (rows > ORDERED_ROWS || !any_harvested_) return unit;
-    int32_t found[ORDERED_ROWS] = {};
-    for (const auto &thread : threads_)
-        for (int row = 0; row < rows; ++row) found[row] += thread.found[row].kept;
-    const auto of = [&found](int row) { return found[row]; };
-    for (int row = 0; row < rows; ++row) {
-        int before = 0;
-        for (int other = 0; other < rows; ++other) before += of(other) > of(row) || (of(other) == of(row) && other < row);
-        if (before == unit) return row;
-    }
-    return unit;
-}
-
-void Step::sample(int row, Thread &thread) {
-    bool finite = true;
-    float best = -INFINITY;
-    int32_t token = 0;
-    thread.parts.clear();
-    for (const auto &other : threads_) {
-        const Harvest &found = other.found[row];
-        finite = finite && found.finite;
-        if (found.best > best || (found.best == best && found.at < token)) {
-            best = found.best;
-            token = found.at;
-        }
-        thread.parts.push_back(&found);
-    }
-    batch_.out_tokens[row] = finite ? token : -1;
-    if (!finite || plain_[row]) return;
-    const float *logits = (batch_.out_logits ? batch_.out_logits : logits_.get()) + static_cast<int64_t>(row) * config_.vocab;
-    const Harvests harvests{thread.parts.data(), static_cast<int>(thread.parts.size())};
-    sample_row(batch_, row, logits, config_.vocab, token, isa_, thread.scratch.ensure(sampling_work(config_.vocab)),
-               harvested_[row] ? &harvests : nullptr);
 }
 
 }  // namespace octavo
