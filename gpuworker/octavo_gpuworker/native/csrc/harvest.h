@@ -48,18 +48,21 @@ inline void harvest(const float *x, int64_t count, int32_t first, float best, fl
     const float sum = logits ? sum_of_powers<true>(x, count, row.shift, scale, logits) : sum_of_powers<false>(x, count, row.shift, scale, nullptr);
     row.sum += static_cast<double>(sum);
     if (!(best >= least)) return;  // most units of most rows have none
-    int64_t i = 0;
     if (row.kept + count > row.room) {
         row.whole = false;
         return;
     }
-    for (; i + 16 <= count; i += 16)
-        row.kept += put_at_least(load(x + i), least, first + static_cast<int32_t>(i), row.values + row.kept, row.ids + row.kept);
+    float *const values = row.values;
+    int32_t *const ids = row.ids;
+    int32_t kept = row.kept;  // not the row's own, which a value might be taken for
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) kept += put_at_least(load(x + i), least, first + static_cast<int32_t>(i), values + kept, ids + kept);
     for (; i < count; ++i)
         if (x[i] >= least) {
-            row.values[row.kept] = x[i];
-            row.ids[row.kept++] = first + static_cast<int32_t>(i);
+            values[kept] = x[i];
+            ids[kept++] = first + static_cast<int32_t>(i);
         }
+    row.kept = kept;
 }
 
 }  // namespace ISA
