@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from octavo_cli.addresses import checked_scheduler
 from octavo_cli.check import parity, quality
 from octavo_cli.check.gate import Report, chosen_checks, run_checks
 from octavo_cli.check.reference import Reference, read_reference, shipped, write_reference
@@ -53,7 +54,8 @@ def check(
     check_output("record", record, stdout=False)
     found = read_reference(Path(reference)) if reference else None
     address = gateway_url(url, run_dir)
-    subject = Subject(address, scheduler or scheduler_of(url, run_dir), api_key, other_api_key, precision)
+    cell = checked_scheduler(scheduler) if scheduler else scheduler_of(url, run_dir)
+    subject = Subject(address, cell, api_key, other_api_key, precision)
     if record:
         path = Path(record)
         known = read_reference(path) if path.is_file() else None
