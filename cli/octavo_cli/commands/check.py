@@ -27,7 +27,9 @@ MARKS = {"pass": "ok  ", "fail": "FAIL", "skip": "skip"}
 
 def check(
     url: Annotated[str, typer.Option("--url", help="grpc://host:port; absent: the run folder's cluster.")] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="host:port, to count blocks; absent: the run folder's.")
     ] = "",
@@ -45,8 +47,12 @@ def check(
     precision: Annotated[
         Precision, typer.Option("--precision", help="Of the served model; float32 has far closer tolerances.")
     ] = "bfloat16",
-    only: Annotated[list[str] | None, typer.Option("--only", help="This check; may be given several times.")] = None,
-    skip: Annotated[list[str] | None, typer.Option("--skip", help="Not this one; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="<str>", help="This check; may be given several times.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", metavar="<str>", help="Not this one; may be given several times.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check that the served model answers as it must. Exit code 0: nothing failed; 1: something did."""

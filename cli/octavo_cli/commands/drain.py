@@ -24,10 +24,12 @@ def drain(
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="host:port of a scheduler; absent: the run folder's.")
     ] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")] = False,
 ) -> None:
-    """Drain a worker: no new work, what runs ends or moves at the deadline, then it stops. Exit code 0 drained, 1 lost."""
+    """Take a worker out in order. No new work, what runs ends or moves at the deadline, then it stops. Exit code 0 drained, 1 lost."""
     if not 0 <= deadline_s <= 86_400:
         raise InvalidRequest(f"--deadline-s: {deadline_s:g} must lie in [0, 86400]", field="deadline-s")
     address = scheduler_address(scheduler, run_dir)

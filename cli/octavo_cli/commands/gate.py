@@ -30,7 +30,7 @@ def gate(
     scheduler: Annotated[str, typer.Option("--scheduler", help="host:port; absent: the run folder's.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
-    """Run the manifest's release gate on a cluster that is not ready yet: checks, a benchmark, the verdict.
+    """Run the release gate on a cluster that is not ready yet. Checks, a benchmark, the verdict.
 
     `octavo up` does this by itself when release_gate.enabled is set; elsewhere run it beside the gateway, on its run
     folder. A pass opens the gateway; on a failure it stays closed and this ends with exit code 1.

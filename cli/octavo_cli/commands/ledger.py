@@ -24,10 +24,12 @@ def ledger(
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="host:port of a scheduler; absent: the run folder's.")
     ] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, every row by prompt length too.")] = False,
 ) -> None:
-    """Show what caching, loads, swaps, pauses and the like saved and cost: per technique, per tenant, against their trials."""
+    """Show what caching, loads, swaps and pauses saved and cost. Per technique, per tenant, against their trials."""
     content = ask_ledger(scheduler_address(scheduler, run_dir), technique, tenant)
     if as_json:
         typer.echo(json.dumps(content))
