@@ -14,10 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import psutil
 from octavo.errors import OctavoError
 from octavo.figures import describe_machine
 from octavo.manifest import Manifest, ManifestError
+from octavo.memory import tightest
 from octavo.rpc.settings import load_settings
 
 from octavo_cli.exits import NoCluster
@@ -139,10 +139,12 @@ def _cpu() -> list[Check]:
 
 
 def _memory(manifest: Manifest) -> Check:
-    memory = psutil.virtual_memory()
+    memory = tightest()
     wanted = manifest.engine.kv_pool_bytes + (manifest.cache.dram_bytes if "dram" in manifest.cache.tiers else 0)
-    found = f"{_size(memory.available)} free of {_size(memory.total)}; KV pool and DRAM tier may take {_size(wanted)}"
-    if memory.available < wanted + 2**30:
+    whose = f" of the control group {memory.group}" if memory.group else ""
+    found = f"{_size(memory.free_bytes)} free of {_size(memory.total_bytes)}{whose}; "
+    found += f"a worker's KV pool and the DRAM tier may take {_size(wanted)}"
+    if memory.free_bytes < wanted + 2**30:
         return Check("memory", "warn", found, "lower engine.kv_pool_bytes or cache.dram_bytes")
     return Check("memory", "ok", found)
 

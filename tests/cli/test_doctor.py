@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from octavo.errors import OctavoError
 from octavo.manifest import Engine, Manifest
+from octavo.memory import Room
 from octavo_cli import doctor
 
 
@@ -48,6 +49,14 @@ def test_more_memory_than_there_is_warns() -> None:
     found = verdicts(doctor.examine(["--engine.kv_pool_bytes", str(2**50), "--cache.nvme_bytes", str(2**60)]))
     assert found["memory"].verdict == found["disk"].verdict == "warn"
     assert "engine.kv_pool_bytes" in found["memory"].advice
+
+
+def test_the_limit_of_a_control_group_is_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "tightest", lambda: Room(2**30, 2**31, "/sys/fs/cgroup/a"))
+    found = verdicts(doctor.examine([]))["memory"]
+    assert found.verdict == "warn" and found.found.startswith(
+        "1.0 GiB free of 2.0 GiB of the control group /sys/fs/cgroup/a"
+    )
 
 
 def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def status(
     except NoCluster as error:
         if not as_json:
             raise
-        blocks = {"total": None, "free": None, "leaked": None}
+        blocks = {"total": None, "free": None, "cached": None, "leaked": None, "out_of_use": None}
         found = {"ready": False, "urls": {}, "services": [], "blocks": blocks, "why": str(error)}
         typer.echo(json.dumps(found))
         raise typer.Exit(NO_CLUSTER) from error
