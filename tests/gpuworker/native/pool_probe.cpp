@@ -3,12 +3,14 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -51,7 +53,8 @@ struct Counting : Job {
     void print(const ThreadPool &pool) {
         int wrong = 0;
         for (auto &count : done) wrong += count.load() != runs;
-        std::printf("{\"lent\": %d, \"wrong\": %d, \"moved\": %d}\n", static_cast<int>(pool.lent()), wrong, moved(allowed));
+        std::printf("{\"lent\": %d, \"sent\": %d, \"wrong\": %d, \"moved\": %d}\n", static_cast<int>(pool.lent()),
+                    static_cast<int>(pool.sent()), wrong, moved(allowed));
     }
     std::vector<std::atomic<int>> done;
     cpu_set_t allowed;
@@ -71,6 +74,36 @@ struct Stuck : Counting {
     std::atomic<int> arrived[2] = {};
     ThreadPool *pool = nullptr;
 };
+
+// The second thread is done with its part of a phase and waits for the first one, when a signal keeps it until it was sent away.
+struct Behind : Counting {
+    Behind() : Counting(40, 4) {}
+    bool neighbours(int) const override { return true; }
+    void act(int phase, int, int thread) override {
+        if (thread == 1) second = pthread_self();
+        if (thread == 1 || phase != 20 || kept[runs].exchange(true)) return;
+        const auto limit = Clock::now() + std::chrono::seconds(20);
+        const auto begun = [&] {
+            int found = 0;
+            for (int unit = 0; unit < units_; ++unit) found += done[phase * units_ + unit].load() == runs + 1;
+            return found;
+        };
+        while (begun() < units_ && Clock::now() < limit) usleep(100);
+        usleep(2000);
+        pthread_kill(second, SIGUSR1);
+    }
+    static void keep(int) {
+        const auto limit = Clock::now() + std::chrono::seconds(20);
+        while (pool->sent() <= static_cast<uint64_t>(job->runs) && Clock::now() < limit) usleep(1000);
+    }
+    std::atomic<bool> kept[32] = {};
+    pthread_t second{};
+    static ThreadPool *pool;
+    static Behind *job;
+};
+
+ThreadPool *Behind::pool = nullptr;
+Behind *Behind::job = nullptr;
 
 // Units that lose their processor now and then.
 struct Uneven : Counting {
@@ -99,6 +132,16 @@ int main(int count, char **words) {
         ThreadPool pool(2, 2);
         Stuck job;
         job.pool = &pool;
+        for (; job.runs < 20; ++job.runs) pool.run(job);
+        job.print(pool);
+        return 0;
+    }
+    if (count > 1 && std::strcmp(words[1], "behind") == 0) {
+        ThreadPool pool(2, 40);
+        Behind job;
+        Behind::pool = &pool;
+        Behind::job = &job;
+        std::signal(SIGUSR1, Behind::keep);
         for (; job.runs < 20; ++job.runs) pool.run(job);
         job.print(pool);
         return 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -42,6 +43,14 @@ def test_who_waits_for_a_thread_within_a_unit_takes_it_to_its_own_processor(prob
     assert (found["wrong"], found["moved"]) == (0, 0)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+def test_who_runs_alone_sends_a_thread_that_queues_behind_it_to_another_processor(probe: Path) -> None:
+    """20 steps in each of which one thread does not go on before it was sent away."""
+    found = run(probe, "behind")
+    assert found["sent"] >= 20
+    assert (found["wrong"], found["moved"]) == (0, 0)
+
+
 def test_units_run_once_each_although_threads_lose_their_processor(probe: Path) -> None:
     found = run(probe, "uneven")
     assert (found["wrong"], found["moved"]) == (0, 0)
@@ -49,4 +58,4 @@ def test_units_run_once_each_although_threads_lose_their_processor(probe: Path) 
 
 
 def test_where_no_thread_may_be_moved_the_pool_goes_on_without(probe: Path) -> None:
-    assert run(probe, "refused") == {"lent": 0, "wrong": 0, "moved": 0}
+    assert run(probe, "refused") == {"lent": 0, "sent": 0, "wrong": 0, "moved": 0}
