@@ -49,6 +49,9 @@ class ThreadPool {
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
     // How often a waiting thread has given its processor to one that was put aside within a unit.
     uint64_t lent() const { return lent_.load(std::memory_order_relaxed); }
+    // How often a sleeping thread was told to begin elsewhere than where the caller runs.
+    uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
+    int asleep() const { return parked_.load(); }
 
   private:
     struct alignas(64) Phase {
@@ -62,8 +65,10 @@ class ThreadPool {
         std::atomic<int> id{0};           // of the system
         std::atomic<clockid_t> clock{CLOCK_MONOTONIC};  // the processor time that it has had
         std::atomic<uint64_t> unit{0};    // generation << 40 | phase << 20 | 1; 0: none
-        std::atomic<int> processor{-1};   // where it began that
-        cpu_set_t allowed;                // where it may run, from when it helps to when it goes on
+        std::atomic<int> processor{-1};   // where it began that, or fell asleep
+        std::atomic<bool> asleep{false};  // until the next step
+        bool sent = false;                // its `allowed` is to be set again; of who has lending_
+        cpu_set_t allowed;                // where it may run, from when it helps, or is woken, to when it goes on
     };
 
     void stop();
@@ -74,6 +79,8 @@ class ThreadPool {
     static void ask_ahead(const Phase &phase, uint64_t generation, const Ahead &ahead);
     bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, int thread);
     static void sleep_on(Phase &phase, uint64_t left, const timespec *limit);
+    void wake();
+    bool send_away(Seat &other, int here);
     static void sit_down(Seat &seat);
     bool lend(uint64_t tag, int thread, bool again);
     static bool put_aside(const Seat &other);
@@ -91,7 +98,7 @@ class ThreadPool {
     alignas(64) std::atomic<int> parked_{0};
     std::atomic<bool> lending_{false};  // one at a time looks where threads may run, and changes it
     std::atomic<bool> refused_{false};  // the system lets no thread be moved
-    std::atomic<uint64_t> lent_{0};
+    std::atomic<uint64_t> lent_{0}, sent_{0};
 };
 
 }  // namespace octavo
