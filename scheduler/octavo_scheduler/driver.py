@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO
 
 from octavo_scheduler.connections import GatewayConnection, StoreConnection, WorkerConnection
@@ -37,8 +38,11 @@ class Driver:
         clock_us: Callable[[], int] = monotonic_us,
         on_stuck: Callable[[str], None] = lambda why: None,
         event_log: TextIO | None = None,
+        later: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
+        """`later`: calls what it is given once the streams' writers have had their turn, as a loop's `call_soon` does."""
         self._log = log
+        self._later = later
         self.boot_id = uuid.uuid4().hex
         self.clock_us = clock_us
         started_us = clock_us()
@@ -70,7 +74,8 @@ class Driver:
         self._carry_out(effects)
         if effects.facts:
             self.journal.record(effects.facts)
-            self._observer.record(effects.facts, self.core.cell.now_us)
+            # spans and metrics take longer than the orders that they are about
+            self._later(partial(self._observer.record, effects.facts, self.core.cell.now_us))
 
     def owes(self, gateway: int) -> bool:
         """Whether there is something to collect for the gateway's stream."""
