@@ -181,7 +181,7 @@ void sample_row(const OctavoBatch &batch, int row, HarvestedRow &harvested, int3
     const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
     const int32_t token = Candidates(harvested, vocab, p.temperature, isa, work).draw(p, random);
     batch.out_tokens[row] = token;
-    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.logits(), vocab, harvested.best, token, isa);
+    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.all ? harvested.left : harvested.logits(), vocab, harvested.best, token, isa);
 }
 
 }  // namespace octavo
