@@ -45,7 +45,8 @@ class Candidates {
         float last = NEVER;
         if (limits_count) {
             // with min-p, what lies beyond its reach is out already
-            if (count_ < p.top_k && p.min_p <= 0) collect(NEVER, false);
+            for (const float further : {-14.0f, -20.0f, NEVER})
+                if (count_ < p.top_k && p.min_p <= 0) collect(further, false);
             if (count_ >= p.top_k) last = kth(p.top_k);
         }
         weigh();
