@@ -8,29 +8,28 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from blake3 import blake3
 from octavo.errors import FieldName, UnknownModel
-from octavo.keys import choice_seed, extend_keys, namespace_root, namespace_tag
+from octavo.keys import choice_seed, extend_keys, root_of
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
 from octavo_gateway.argument_schemas import KnownSchemas
 from octavo_gateway.beams import Beams, check_beams, without_draws
+from octavo_gateway.body_hash import body_hash
 from octavo_gateway.caching.rules import check_cache
 from octavo_gateway.caching.tools import callable_names, check_tools, shown_tools
 from octavo_gateway.call_opening import is_forced
 from octavo_gateway.chat import ChatRenderer, check_messages
+from octavo_gateway.namespaces import Namespaces
 from octavo_gateway.requests import Encoded, PromptChunk, RequestParams
 from octavo_gateway.tokenizer import Tokenizer
 
 COMPLETION_MAX_TOKENS: Final = 16
 MAX_NAME_CHARS: Final = 128
 I32: Final = 2**31 - 1
-_NOT_BODY: Final = frozenset({"request_id", "idempotency_key", "deadline_ms"})
-"""What names an attempt rather than says what to generate: a retry may change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +145,10 @@ class Admission:
     draw_seed: Callable[[], int] = lambda: secrets.randbits(63)
     draw_id: Callable[[], str] = lambda: f"req-{secrets.token_hex(12)}"
     known_schemas: KnownSchemas = field(default_factory=KnownSchemas)
+    namespaces: Namespaces = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "namespaces", Namespaces(self.secret))
 
     def check(self, params: RequestParams, limits: Limits) -> None:
         """Everything that needs no tokenization. Raises InvalidRequest or UnknownModel."""
@@ -248,6 +251,7 @@ class Admission:
         sampling = self._sampling(params if beams is None else without_draws(params), limits)
         seed = self._seed(params)
         n = params.n or (beams.width if beams is not None else 1)
+        root = b"" if params.cache_off else self.root(tenant, params.cache_salt, limits)
         return AdmittedRequest(
             request_id=params.request_id or self.draw_id(),
             idempotency_key=params.idempotency_key,
@@ -255,9 +259,9 @@ class Admission:
             tenant=tenant,
             model=self.model,
             prompt_ids=prompt_ids,
-            prompt_keys=b"" if params.cache_off else self.keys(prompt_ids, tenant, params.cache_salt, limits),
+            prompt_keys=pack_keys(extend_keys(root, prompt_ids, limits.block_tokens)) if root else b"",
             root_key=limits.root_key,
-            namespace_root=b"" if params.cache_off else self.root(tenant, params.cache_salt, limits),
+            namespace_root=root,
             sampling=sampling,
             text=TextRules(
                 stops=check.stop_strings(params.stop, limits.max_stop_strings),
@@ -290,7 +294,7 @@ class Admission:
             pause_expected_ms=params.pause_expected_ms,
             resumes=params.resumes,
             generation=limits.generations.get(tenant, 0),
-            namespace_tag=namespace_tag(self.secret, tenant),
+            namespace_tag=self.namespaces.tag(tenant),
             beams=beams,
         )
 
@@ -300,7 +304,7 @@ class Admission:
 
     def root(self, tenant: str, salt: str, limits: Limits) -> bytes:
         """The parent of a first block's key in the tenant's namespace."""
-        return namespace_root(limits.root_key, self.secret, tenant, salt, limits.generations.get(tenant, 0))
+        return root_of(limits.root_key, self.namespaces.mac(tenant, limits.generations.get(tenant, 0)), salt)
 
     def rekey(self, admitted: AdmittedRequest, limits: Limits) -> AdmittedRequest:
         """The same request under another root key or namespace: a worker of another make came, or it was rotated."""
@@ -315,7 +319,7 @@ class Admission:
             root_key=limits.root_key,
             namespace_root=root,
             generation=generation,
-            namespace_tag=namespace_tag(self.secret, admitted.tenant),
+            namespace_tag=self.namespaces.tag(admitted.tenant),
         )
 
     def _max_tokens(self, params: RequestParams, prompt_tokens: int, limits: Limits) -> int:
@@ -375,21 +379,3 @@ def too_long(field: str, tokens: int, limits: Limits, about: str = "") -> Except
     return check.invalid(
         field, f"{about}{tokens} tokens do not fit a context of {limits.max_model_len}; send at most {most}"
     )
-
-
-def body_hash(params: RequestParams, tenant: str) -> bytes:
-    """blake3 of what the client asked for, before defaults; two bodies with one hash ask for the same generation."""
-    body = {f.name: getattr(params, f.name) for f in fields(params) if f.name not in _NOT_BODY}
-    body["messages"] = [
-        [
-            m.role,
-            m.content,
-            m.name,
-            *([[astuple(call) for call in m.tool_calls], m.tool_call_id] if m.tool_calls or m.tool_call_id else []),
-        ]
-        for m in params.messages
-    ]
-    body["logit_bias"] = sorted((int(k), float(v)) for k, v in params.logit_bias.items())
-    body["tenant"] = tenant
-    listed = {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in body.items()}
-    return blake3(json.dumps(listed, sort_keys=True, separators=(",", ":"), default=list).encode()).digest()

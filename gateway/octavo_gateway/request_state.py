@@ -19,22 +19,24 @@ VERSION: Final = 1
 _LEFT_OUT: Final = frozenset(
     {"prompt_ids", "prompt_keys", "root_key", "namespace_root", "namespace_tag", "deadline_s", "body_hash"}
 )
+_KEPT: Final = tuple(item.name for item in fields(AdmittedRequest) if item.name not in _LEFT_OUT)
+_SAMPLING: Final = tuple(item.name for item in fields(Sampling))
+_TEXT: Final = tuple(item.name for item in fields(TextRules))
+"""Field by field: asdict copies deeply, at 20 us a request."""
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 def dump_state(admitted: AdmittedRequest) -> bytes:
     """JSON of everything but the prompt, its keys and the deadline; a few hundred bytes."""
-    state = {f.name: getattr(admitted, f.name) for f in fields(admitted) if f.name not in _LEFT_OUT}
-    state["sampling"] = asdict(admitted.sampling)
-    state["text"] = {
-        **asdict(admitted.text),
-        "stop_ids": sorted(admitted.text.stop_ids),
-        "tools": sorted(admitted.text.tools),
-    }
+    state = {name: getattr(admitted, name) for name in _KEPT}
+    state["sampling"] = {name: getattr(admitted.sampling, name) for name in _SAMPLING}
+    text = state["text"] = {name: getattr(admitted.text, name) for name in _TEXT}
+    text["stop_ids"], text["tools"] = sorted(admitted.text.stop_ids), sorted(admitted.text.tools)
     state["beams"] = asdict(admitted.beams) if admitted.beams is not None else None
     state["chunks"] = [asdict(chunk) for chunk in admitted.chunks]
     state["body_hash"] = admitted.body_hash.hex()
     state["version"] = VERSION
-    return json.dumps(state, separators=(",", ":")).encode()
+    return _JSON.encode(state).encode()
 
 
 def load_state(state: bytes, prompt_ids: list[int]) -> AdmittedRequest:

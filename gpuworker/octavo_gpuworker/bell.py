@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 
 
@@ -16,6 +17,8 @@ class Bell:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_ring: Callable[[], None]) -> None:
         self._loop = loop
         self._on_ring = on_ring
+        self._heard = threading.Event()
+        self._heard.set()  # nobody waits
         self.fd = 0
         if hasattr(os, "eventfd"):
             self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -26,7 +29,17 @@ class Bell:
         if self.fd:
             os.eventfd_write(self.fd, 1)
         else:
-            self._loop.call_soon_threadsafe(self._on_ring)
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def ring_and_wait(self, limit_s: float) -> None:
+        """As `ring`, from another thread than the loop's; returns once who was woken by `on_ring` has had a turn, or after this time.
+
+        Both threads hold the interpreter by turns: who goes on beside the loop delays it, and is delayed by it for as long.
+        """
+        self._heard.clear()
+        self.ring()
+        self._heard.wait(limit_s)
+        self._heard.set()
 
     def close(self) -> None:
         """On the loop, once nobody rings any more. May be called twice."""
@@ -37,4 +50,9 @@ class Bell:
 
     def _rung(self) -> None:
         os.eventfd_read(self.fd)
+        self._hear()
+
+    def _hear(self) -> None:
         self._on_ring()
+        if not self._heard.is_set():
+            self._loop.call_soon(self._heard.set)  # behind those that `on_ring` woke

@@ -14,6 +14,8 @@ BUSY_REPORT_S = 0.1
 IDLE_REPORT_S = 1.0
 LIVE_LIST_S = 1.0
 STOP_LIMIT_S = 30.0
+FIRST_TOKEN_LIMIT_S = 0.002
+"""How long steps wait at most for the loop to send a first token; it takes 0.2 ms."""
 
 
 class StepLoop:
@@ -108,12 +110,18 @@ class StepLoop:
             overdue = now - last_report_s >= due_s
             # without a next step there is nothing to merge with
             force = overdue or (not stepped and engine.report_pending)
+            firsts = False
             for report in engine.take_reports(force=force, live=now - last_live_s >= LIVE_LIST_S):
                 if report.live_seqs is not None:
                     last_live_s = now
                 last_report_s = now
+                firsts = firsts or bool(report.first_tokens)
                 self._ready.append(report)
-            if not stepped or engine.blending:  # the next step, which would take the reports along, may be seconds away
+            if firsts and not engine.backend.pipelined:
+                self._hand_over_first()
+            elif (
+                not stepped or engine.blending
+            ):  # the next step, which would take the reports along, may be seconds away
                 self._hand_over()
             if not stepped:
                 self._wake.wait(timeout=max(0.001, last_report_s + due_s - now))
@@ -129,6 +137,11 @@ class StepLoop:
         """Emits what is ready."""
         if self._emit_ready() and self._bell is not None:
             self._bell.ring()
+
+    def _hand_over_first(self) -> None:
+        """Emits what is ready, and lets the loop send it before the next step is put together: somebody waits for a first token."""
+        if self._emit_ready() and self._bell is not None:
+            self._bell.ring_and_wait(FIRST_TOKEN_LIMIT_S)
 
     def _hand_over_in_step(self) -> None:
         """Emits what is ready right before the thread waits for a step. The loop's thread is woken once the step runs on all cores: sooner it

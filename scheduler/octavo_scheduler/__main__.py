@@ -38,7 +38,8 @@ async def setup(host: Host) -> None:
 
     event_log = open_log(host.manifest.scheduler.event_log)
     observer = Observer(host.tracer, host.log, FactMetrics(host.metrics).record)
-    driver = Driver(policy_from(host.manifest), observer, host.log, on_stuck=stuck, event_log=event_log)
+    later = asyncio.get_running_loop().call_soon
+    driver = Driver(policy_from(host.manifest), observer, host.log, on_stuck=stuck, event_log=event_log, later=later)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(SchedulerServicer(driver, host.log), host.server)  # type: ignore[no-untyped-call]
     host.announce(scheduler_pb2.DESCRIPTOR)
     folder = Path(host.manifest.cache.preloads_path or host.run_dir / "preloads")

@@ -7,12 +7,13 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO
 
 from octavo_scheduler.connections import GatewayConnection, StoreConnection, WorkerConnection
 from octavo_scheduler.core import Core
 from octavo_scheduler.event_log import EventLog
-from octavo_scheduler.events import Event, Tick
+from octavo_scheduler.events import Event, Reported, Tick
 from octavo_scheduler.journal import Journal
 from octavo_scheduler.observer import Observer
 from octavo_scheduler.orders import Effects
@@ -37,8 +38,11 @@ class Driver:
         clock_us: Callable[[], int] = monotonic_us,
         on_stuck: Callable[[str], None] = lambda why: None,
         event_log: TextIO | None = None,
+        later: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
+        """`later`: calls what it is given once the streams' writers have had their turn, as a loop's `call_soon` does."""
         self._log = log
+        self._later = later
         self.boot_id = uuid.uuid4().hex
         self.clock_us = clock_us
         started_us = clock_us()
@@ -67,10 +71,16 @@ class Driver:
             text = self._event_log.before(event)
             effects = self.core.handle(event)
             self._event_log.after(text, effects)
+        tokens_first = isinstance(event, Reported)
+        if tokens_first:  # a writer that is woken first writes first, and what a worker needs of a report is not urgent
+            self._wake_gateways(effects)
         self._carry_out(effects)
+        if not tokens_first:
+            self._wake_gateways(effects)
         if effects.facts:
             self.journal.record(effects.facts)
-            self._observer.record(effects.facts, self.core.cell.now_us)
+            # spans and metrics take longer than the orders that they are about
+            self._later(partial(self._observer.record, effects.facts, self.core.cell.now_us))
 
     def owes(self, gateway: int) -> bool:
         """Whether there is something to collect for the gateway's stream."""
@@ -110,10 +120,6 @@ class Driver:
             if store is not None:
                 store.prefetch.append(keys)
                 store.wake.set()
-        for number in effects.dirty_gateways:
-            gateway = self.gateways.get(number)
-            if gateway is not None:
-                gateway.wake.set()
         if effects.limits_changed:
             for gateway in self.gateways.values():
                 gateway.welcome_due = True
@@ -123,6 +129,12 @@ class Driver:
             self._wakeup_us = effects.next_wakeup_us
             if earlier:
                 self._timer_moved.set()
+
+    def _wake_gateways(self, effects: Effects) -> None:
+        for number in effects.dirty_gateways:
+            gateway = self.gateways.get(number)
+            if gateway is not None:
+                gateway.wake.set()
 
     async def run(self) -> None:
         """Feeds a Tick whenever the core's next wake-up is due; ends only when cancelled."""

@@ -42,6 +42,7 @@ JOIN_TIMEOUT_S = 60.0
 """How long a worker may take from Welcome to Hello: launched steps and copies must end first."""
 
 ENDED = "the peer ended its stream"
+SILENT = "silent for too long"
 EOF = grpc.aio.EOF  # type: ignore[attr-defined]
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -193,10 +194,13 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
         await self._serve(context, connection, welcome, reader, writer, leave)
 
     async def _read_gateway(self, context: Context, connection: GatewayConnection) -> None:
-        driver = self._driver
+        driver, silence = self._driver, StallGuard(self._silence_s)
         while True:
-            async with asyncio.timeout(self._silence_s):
-                message: pb.AttachGatewayRequest = await self._read(context)
+            try:
+                with silence:
+                    message: pb.AttachGatewayRequest = await self._read(context)
+            except TimeoutError as error:
+                raise StreamClosed(SILENT) from error
             for event in wire.read_gateway(message, connection.number, driver.clock_us()):
                 driver.feed(event)
 
@@ -397,7 +401,7 @@ class SchedulerServicer(pb_grpc.SchedulerServiceServicer):
             elif failure is not None and not isinstance(failure, StreamClosed | TimeoutError):
                 self._log.error("a stream failed", exc_info=failure)
             if failure is not None:
-                connection.close(str(failure) or "silent for too long")
+                connection.close(str(failure) or SILENT)
         connection.close("closed")
         # a status cannot be sent beside a message that is under way: the writer ends by itself, or is stuck
         await asyncio.wait({writing}, timeout=self._stuck_write_s)

@@ -10,7 +10,7 @@ from octavo.artifacts import chat_template, resolve_model
 from octavo.errors import InvalidRequest, UnknownModel
 from octavo.keys import choice_seed, extend_keys, namespace_root
 from octavo.packing import unpack_keys
-from octavo_gateway.admission import Admission, AdmittedRequest, GenerationDefaults, Limits, body_hash, prompt_chars
+from octavo_gateway.admission import Admission, AdmittedRequest, GenerationDefaults, Limits, prompt_chars
 from octavo_gateway.chat import ChatRenderer
 from octavo_gateway.requests import ChatMessage, RequestParams, ToolCall
 from octavo_gateway.tokenizer_files import load_tokenizer
@@ -186,22 +186,6 @@ def test_keys_chain_from_the_tenants_namespace(admission: Admission) -> None:
     assert len(set(keys.values())) == 4
     assert unpack_keys(keys["a", "s"]) == extend_keys(namespace_root(b"r" * 32, b"secret", "a", "s"), ids, 16)
     assert admit(admission, generate(cache_off=True, prompt_text=None, prompt_ids=ids)).prompt_keys == b""
-
-
-def test_body_hash_is_of_what_is_asked_for(admission: Admission) -> None:
-    base = body_hash(generate(), "t")
-    assert base == body_hash(generate(request_id="other", idempotency_key="k", deadline_ms=5), "t")
-    changed = [
-        body_hash(generate(), "u"),
-        body_hash(generate(temperature=1.0), "t"),
-        body_hash(generate(prompt_text="Hello!"), "t"),
-        body_hash(generate(logit_bias={1: 2.0}), "t"),
-        body_hash(generate(stop=["x"]), "t"),
-        body_hash(chat(), "t"),
-        body_hash(chat(messages=[ChatMessage("user", "Hello"), ChatMessage("user", "")]), "t"),
-    ]
-    assert len({base, *changed}) == 8
-    assert body_hash(generate(logit_bias={1: 2.0, 3: 1}), "t") == body_hash(generate(logit_bias={3: 1.0, 1: 2}), "t")
 
 
 def test_raw_prompt_gets_one_bos_at_most(admission: Admission) -> None:

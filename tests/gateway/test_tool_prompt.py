@@ -6,7 +6,8 @@ import json
 
 import pytest
 from octavo.errors import InvalidRequest
-from octavo_gateway.admission import Admission, body_hash
+from octavo_gateway.admission import Admission
+from octavo_gateway.body_hash import body_hash
 from octavo_gateway.caching.tools import check_tools
 from octavo_gateway.chat import ChatRenderer, check_messages
 from octavo_gateway.requests import ChatMessage, RequestParams, ToolCall

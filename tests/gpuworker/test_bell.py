@@ -56,3 +56,43 @@ async def test_a_system_without_eventfd_is_rung_through_the_loop(monkeypatch: py
     await asyncio.to_thread(bell.ring)
     await rung(calls)
     bell.close()
+
+
+async def test_who_waits_goes_on_behind_whom_the_ring_woke() -> None:
+    """A task that waits for what `on_ring` sets has had its turn, the part up to its next await."""
+    log: list[str] = []
+    woken = asyncio.Event()
+
+    async def writer() -> None:
+        await woken.wait()
+        log.append("written")
+
+    def wait() -> None:
+        bell.ring_and_wait(5.0)
+        log.append("gone on")
+
+    bell = Bell(asyncio.get_running_loop(), woken.set)
+    task = asyncio.create_task(writer())
+    await asyncio.sleep(0)
+    await asyncio.to_thread(wait)
+    await task
+    assert log == ["written", "gone on"]
+    bell.close()
+
+
+@pytest.mark.parametrize("eventfd", [True, False])
+async def test_a_loop_that_does_not_come_to_it_is_waited_for_no_longer_than_told(
+    monkeypatch: pytest.MonkeyPatch, eventfd: bool
+) -> None:
+    if not eventfd:
+        monkeypatch.delattr(os, "eventfd")
+    calls: list[str] = []
+    bell = Bell(asyncio.get_running_loop(), lambda: calls.append("rung"))
+    thread = threading.Thread(target=bell.ring_and_wait, args=(0.01,))
+    thread.start()
+    thread.join(5)  # on the loop, which hears nothing meanwhile
+    assert not thread.is_alive() and not calls
+    await rung(calls)
+    await asyncio.to_thread(bell.ring_and_wait, 5.0)
+    assert calls == ["rung", "rung"]
+    bell.close()

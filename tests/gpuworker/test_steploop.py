@@ -248,11 +248,19 @@ class HeardBell:
     def ring(self) -> None:
         self.said.append("ring")
 
+    def ring_and_wait(self, limit_s: float) -> None:
+        assert 0 < limit_s < 0.01
+        self.said.append("sent")
+
 
 @pytest.mark.parametrize("by_step", [True, False])
-def test_a_report_before_a_step_rings_at_its_start_and_the_last_one_at_once(decoder, by_step: bool) -> None:
+def test_a_first_token_is_sent_first_then_reports_ring_at_the_steps_start_and_the_last_one_at_once(
+    decoder, by_step: bool
+) -> None:
     pool = KvPool(decoder.config, 300, 4, torch.float32)
-    engine = Engine(TorchBackend(decoder, pool), budget=StepBudget(64, 64, 16), start_transfer=lambda order: None)
+    engine = Engine(
+        TorchBackend(decoder, pool), budget=StepBudget(64, 64, 16), start_transfer=lambda order: None, merge_ns=0
+    )
     said: list[str] = []
     ended = threading.Event()
 
@@ -268,9 +276,9 @@ def test_a_report_before_a_step_rings_at_its_start_and_the_last_one_at_once(deco
 
     engine.backend.ring_at_start = ring_at_start
     loop = StepLoop(engine, emit, lambda error: None, HeardBell(said))
-    loop.post([admit(1, blocks=range(1, 5), max_len=8)])
+    loop.post([admit(1, blocks=range(1, 5), max_len=9)])
     loop.start()
     assert ended.wait(10)
     loop.stop()
-    first = ["report", "step rings 7"] if by_step else ["report", "step cannot", "ring"]
-    assert said[: len(first) + 2] == [*first, "report", "ring"]
+    second = ["report", "step rings 7"] if by_step else ["report", "step cannot", "ring"]
+    assert said[: len(second) + 4] == ["report", "sent", *second, "report", "ring"]

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from octavo.figures import Figure, Figures, figure_of
+from octavo.figures import Figure, Figures
 from octavo.rpc.settings import Settings, to_flags
 
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.engine_bench.child import Child
+from octavo_cli.engine_bench.first_token import FirstTokens, first_token_figures, first_tokens
 from octavo_cli.engine_bench.peers import Peer, start_peers
 from octavo_cli.engine_bench.report import Sample, engine_figures, floor_notes, ratio_figure, service_figures
-from octavo_cli.engine_bench.services import Pass, Services, Workload, running_services
+from octavo_cli.engine_bench.services import Pass, Workload, running_services
 
 ROWS = (
     "prefill/bf16/512", "prefill/int8/512", "decode/bf16/b1", "decode/int8/b1", "decode/int4/b1", "decode/bf16/b16",
@@ -25,8 +26,6 @@ SERVICES = Workload(streams=16, prompt_tokens=128, output_tokens=128)
 MULTIPLEXED, PLAIN = "multiplexed", "plain"
 WAYS = (MULTIPLEXED, PLAIN)
 """How a client's requests travel: on one stream, as the SDK has it by default, or on a stream each."""
-ALONE = Workload(streams=1, prompt_tokens=128, output_tokens=4)
-"""For the time to the first token: nothing else runs, so that what the services add is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Found:
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     passes: dict[tuple[str, str], list[Pass]] = field(default_factory=dict)
-    added_ttft_ms: dict[str, list[float]] = field(default_factory=dict)
+    first_tokens: dict[str, list[FirstTokens]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
 
@@ -99,7 +98,11 @@ def _through_services(found: Found, engine: Child, weights: str, flags: Sequence
     """The same prompts and outputs by the bare engine and through the services, in turn."""
     row = f"run/{weights}/b{SERVICES.streams}/ctx{SERVICES.prompt_tokens}"
     print(f"octavo: starting a cluster with {weights} weights", file=sys.stderr)
-    with running_services([*flags, "--engine.weights", weights]) as services:
+    with contextlib.ExitStack() as stack:
+        services = stack.enter_context(running_services([*flags, "--engine.weights", weights]))
+        client = stack.enter_context(
+            Child.of_module("the client", "octavo_cli.engine_bench.client_child", [services.url])
+        )
         found.facts[f"services/{weights}/start_s"] = f"{services.ready_s:.2f}"
         for number in range(plan.rounds + 1):
             answer = engine.ask(do="row", row=row, steps=SERVICES.output_tokens)
@@ -109,16 +112,10 @@ def _through_services(found: Found, engine: Child, weights: str, flags: Sequence
                 passed = services.run(SERVICES, multiplex=way == MULTIPLEXED)
                 if number:
                     found.passes.setdefault((weights, way), []).append(passed)
-            _first_token(found, engine, services, weights, keep=number > 0)
+            alone = first_tokens(engine, client, weights, number)
+            if number:
+                found.first_tokens.setdefault(weights, []).append(alone)
         found.facts[f"services/{weights}/worker_pss_mb"] = f"{services.worker_pss_bytes() / 1e6:.0f}"
-
-
-def _first_token(found: Found, engine: Child, services: Services, weights: str, *, keep: bool) -> None:
-    """How much later one stream alone has its first token than the bare engine: there a run of one step is prefill and token."""
-    bare = engine.ask(do="row", row=f"run/{weights}/b1/ctx{ALONE.prompt_tokens}", steps=1)
-    passed = services.run(ALONE)
-    if keep:
-        found.added_ttft_ms.setdefault(weights, []).append(passed.ttft_ms - 1e3 * bare["seconds"])
 
 
 def figures_of(found: Found, peers: Sequence[Peer]) -> list[Figure]:
@@ -137,8 +134,8 @@ def figures_of(found: Found, peers: Sequence[Peer]) -> list[Figure]:
         row = f"run/{weights}/b{SERVICES.streams}/ctx{SERVICES.prompt_tokens}"
         point = f"services/{weights}/c16" if way == MULTIPLEXED else f"services/{weights}/c16/{way}"
         results += service_figures(point, passes, found.samples[row], len(os.sched_getaffinity(0)))
-    for weights in found.added_ttft_ms:
-        results.append(figure_of(f"services/{weights}/c1/ttft_over_engine", found.added_ttft_ms[weights], "ms"))
+    for weights, rounds in found.first_tokens.items():
+        results += first_token_figures(f"services/{weights}/c1", rounds)
     return results
 
 

@@ -2,7 +2,7 @@
 
 The command line resolves the environment and hands every setting on as a flag.
 
-{"do": "row", "row": "decode/bf16/b1", "steps": 32} -> {"tokens", "steps", "seconds", "floor_s"?, "backend"}
+{"do": "row", "row": "decode/bf16/b1", "steps": 32, "seed"?: 0} -> {"tokens", "steps", "seconds", "floor_s"?, "backend"}
 {"do": "check", "row": "decode/bf16/b1"} -> {"fault": "" or what is wrong with the name}; opens no model
 {"do": "quality", "weights": "int8", "kv_dtype": "auto", "ids": [...], "through"?: [command]} -> {"nll": [...], "top": [...], "codec"?: {...}}
 An error is {"error": "..."} and the process goes on.
@@ -42,7 +42,7 @@ def _answer(bench: Bench, request: dict[str, Any]) -> dict[str, Any]:
     if request["do"] == "check":
         return {"fault": name_fault(request["row"])}
     if request["do"] == "row":
-        return bench.row(request["row"], request["steps"])
+        return bench.row(request["row"], request["steps"], request.get("seed", 0))
     return bench.quality(request["weights"], request["kv_dtype"], request["ids"], request.get("through") or [])
 
 

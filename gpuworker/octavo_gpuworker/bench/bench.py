@@ -28,11 +28,11 @@ class Bench:
         self._manifest = manifest
         self._runners: dict[tuple[str, str], Runner] = {}
 
-    def row(self, name: str, steps: int) -> dict[str, Any]:
-        """One measurement with its floor. Raises BadRow, or OctavoError when it cannot run here."""
+    def row(self, name: str, steps: int, seed: int = 0) -> dict[str, Any]:
+        """One measurement with its floor, other prompts for each seed. Raises BadRow, or OctavoError when it cannot run here."""
         row = parse_row(name)
         runner = self._runner(row.weights, "int8" if row.kv_int8 else "auto")
-        sample = runner.measure(row, steps)
+        sample = runner.measure(row, steps, seed)
         answer = {**dataclasses.asdict(sample), "backend": runner.backend.name}
         limits = runner.backend.limits
         if row.kind != "run":

@@ -38,14 +38,16 @@ class Runner:
     def __init__(self, backend: Backend, budget_tokens: int) -> None:
         self.backend = backend
         self._written: set[int] = set()
+        self._seed = 0
         self.engine = Engine(
             backend,
             budget=StepBudget(budget_tokens, budget_tokens, MAX_SEQS),
             start_transfer=lambda order: None,
         )
 
-    def measure(self, row: Row, steps: int) -> Sample:
-        """Raises OctavoError when the pool or the model's context is too small for the row, or a sequence failed."""
+    def measure(self, row: Row, steps: int, seed: int = 0) -> Sample:
+        """Other prompts for each seed. Raises OctavoError when the pool or the model's context is too small for the row, or a sequence failed."""
+        self._seed = seed
         if row.kind == "prefill":
             return self._prefill(row)
         return self._decode(row, steps) if row.kind == "decode" else self._run(row, steps)
@@ -88,7 +90,7 @@ class Runner:
             )
         if end > self.backend.max_position:
             raise OctavoError(f"row {row.name} needs {end} positions, the model has {self.backend.max_position}")
-        tokens = prompt_of(slot, length, self.backend.vocab_size)
+        tokens = prompt_of(self._seed * MAX_SEQS + slot, length, self.backend.vocab_size)
         blocks = list(range(first, first + per_seq))
         self._write(blocks)
         sampling = SAMPLED if row.sampled else GREEDY

@@ -34,6 +34,17 @@ def test_a_sample_counts_what_was_timed(backend) -> None:
     assert runner.measure(parse_row("decode/f32/b3/ctx20/sampled"), 6).tokens == 15
 
 
+def test_another_seed_is_other_prompts(backend) -> None:
+    runner = Runner(backend, 512)
+    asked: list[list[int]] = []
+    post = runner.engine.post
+    runner.engine.post = lambda order: (asked.append(order.tokens), post(order))[1]
+    for seed in (0, 1, 1):
+        runner.measure(parse_row("run/f32/b2/ctx9"), 1, seed)
+    (a, b), (c, d), again = asked[:2], asked[2:4], asked[4:]
+    assert len({tuple(prompt) for prompt in (a, b, c, d)}) == 4 and again == [c, d]
+
+
 def test_what_does_not_fit_is_told(backend) -> None:
     with pytest.raises(OctavoError, match=r"needs 129 blocks, the pool has 120; raise --engine\.kv_pool_bytes"):
         Runner(backend, 512).measure(parse_row("decode/f32/b16/ctx20"), 8)
