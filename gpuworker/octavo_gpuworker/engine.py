@@ -69,6 +69,9 @@ class LoadedBlock:
     payload: bytes
 
 
+COPIED = (LoadedBlock, TransferDone)
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceEnd:
     """What the spans of a sequence are made of; nanoseconds are wall clock."""
@@ -119,6 +122,8 @@ class Engine:
     def post(self, item: Order | LoadedBlock | TransferDone) -> None:
         """Queues an order, a loaded block or a transfer's end for the next boundary (deque.append is atomic)."""
         self._inbox.append(item)
+        if self.backend.repeats and not isinstance(item, UNDISTURBING + COPIED):
+            self.backend.hold()  # what is copied disturbs only who waits for it, and beside those no step runs ahead
 
     # --- one iteration ---------------------------------------------------------------------------------------------
 
@@ -129,9 +134,9 @@ class Engine:
         steady = self._steady
         if steady is not None:
             if steady.left > 0:
-                self._run_again(steady, began_ns)
+                self._run_again(steady)
                 return True
-            self._end_steady()
+            self.end_run()
         blended = self._blend()
         step = compose(views(self._by_slot.values(), self.pool.block_tokens), self._step_budget)
         if step.chunks:
@@ -175,7 +180,7 @@ class Engine:
     def reset(self) -> None:
         """A new epoch: forgets every order, sequence and transfer. Labels stay: the pool's content is still valid."""
         self._inbox.clear()
-        self._end_steady()
+        self.end_run()
         for seq in self._by_seq.values():
             self._on_end(SequenceEnd(seq, "epoch", time.time_ns()))
         self._by_seq.clear()
@@ -190,6 +195,8 @@ class Engine:
 
     def apply_inbox(self) -> None:
         """Applies everything that was posted before this call, in order."""
+        if self.backend.repeats:
+            self.backend.release()  # before the look: what is posted from now on holds again
         for _ in range(len(self._inbox)):
             self._apply(self._inbox.popleft())
 
@@ -197,7 +204,7 @@ class Engine:
         if not isinstance(item, LoadedBlock | TransferDone):
             self._applied += 1
             if self._steady is not None and not isinstance(item, UNDISTURBING):
-                self._end_steady()
+                self.end_run()
         match item:
             case AdmitOrder():
                 self._admit(item)
@@ -271,8 +278,9 @@ class Engine:
         if seq is None:
             return
         if fault := blocks_fault(order.blocks, self.pool):
-            self._end_steady()
-            self._fail(seq, fault)
+            self.end_run()
+            if order.seq in self._by_seq:  # or a step ahead has ended it
+                self._fail(seq, fault)
             return
         self.labels.forget(order.blocks)
         self._slots.grant(seq.slot, order.blocks, start=len(seq.blocks))
@@ -320,12 +328,11 @@ class Engine:
         self._ended[done.xfer_id] = done.ok_blocks
         if len(self._ended) > ENDED_TRANSFERS_KEPT:
             self._ended.pop(next(iter(self._ended)))
-        for seq in self._by_seq.values():
-            if seq.wait_xfer == done.xfer_id:
-                self._start_after_load(seq, done.ok_blocks)
+        for seq in [seq for seq in self._by_seq.values() if seq.wait_xfer == done.xfer_id]:
+            self._start_after_load(seq, done.ok_blocks)
 
     def _start_after_load(self, seq: Sequence, ok_blocks: int) -> None:
-        self._end_steady()
+        self.end_run()
         seq.load_ended(seq.wait_base + ok_blocks * self.pool.block_tokens)
         seq.loaded_ns = time.time_ns()
 
@@ -348,24 +355,27 @@ class Engine:
         wall_ns = time.monotonic_ns() - began_ns
         self._reporter.end_step(step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
 
-    def _run_again(self, run: SteadyRun, began_ns: int) -> None:
-        """The last step's decodes once more."""
-        ran = self._compute(run.step, self.backend.again, run.launched)
-        if ran is None:
-            return
-        run.launched, result = ran
+    def _run_again(self, run: SteadyRun) -> None:
+        """The last step's decodes once more; the backend may be ahead, up to where something must be decided."""
+        most = run.left if len(run.seqs) == len(self._by_seq) else 1  # who waits may begin at any boundary
+        ran = self._compute(run.step, lambda launched: self.backend.again(launched, most, run.stops), run.launched)
+        if ran is not None:
+            run.launched, result = ran
+            self._take(run, result)
+
+    def _take(self, run: SteadyRun, result: StepResult) -> None:
+        """Books a repeated step."""
         tokens = result.sampled.tokens
         if run.takes(tokens):
             run.add(tokens)
             self._reporter.repeat(run.slots, run.at, tokens, run.computed)
         else:
-            self._end_steady()
+            self._close_steady()
             self._reporter.begin_step(run.step)
             for seq, token in zip(run.seqs, tokens, strict=True):
                 seq.reach(seq.computed + 1)
                 self._commit(seq, token, None, result.sample_ns)
-        wall_ns = time.monotonic_ns() - began_ns
-        self._reporter.end_step(run.step, self.steps, wall_ns, result.forward_ns, result.sample_ns)
+        self._reporter.end_step(run.step, self.steps, result.forward_ns, result.forward_ns, result.sample_ns)
 
     def _compute(self, step: Step, launch: Callable[[Any], Any], given: Any) -> tuple[Any, StepResult] | None:
         """Launches a step and waits for it: the backend's handle and what it came to. None: there was no memory, and it is shed."""
@@ -376,15 +386,27 @@ class Engine:
         except (MemoryError, RuntimeError) as error:
             if not self.backend.out_of_memory(error):
                 raise
-            self._end_steady()
+            self.end_run()
             self._shed(step, error)
             return None
-        self._relief.ran(self.budget)
-        self.steps += 1
+        self._ran()
         return launched, result
 
-    def _end_steady(self) -> None:
-        """Before anybody looks at its sequences."""
+    def _ran(self) -> None:
+        self._relief.ran(self.budget)
+        self.steps += 1
+
+    def end_run(self) -> None:
+        """Before anybody looks at the sequences of a steady run, or no step may be on: takes what the backend has done ahead."""
+        run = self._steady
+        if run is None:
+            return
+        for result in self.backend.land():
+            self._ran()
+            self._take(run, result)
+        self._close_steady()
+
+    def _close_steady(self) -> None:
         if self._steady is not None:
             self._steady.book(self._slots)
             self._steady = None

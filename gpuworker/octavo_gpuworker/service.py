@@ -17,7 +17,7 @@ from octavo.artifacts import chat_template_hash, resolve_model, tokenizer_hash, 
 from octavo.manifest import Manifest
 from octavo.packing import pack_keys, pack_u32
 from octavo.rpc.host import EXIT_OK, LEFT, Host
-from octavo.rpc.wakeups import yield_to_messages
+from octavo.rpc.wakeups import run_soon, yield_to_messages
 from octavo.step import StepBudget
 from octavo.v1 import profile_pb2, profile_pb2_grpc
 from octavo.v1 import worker_pb2 as pb
@@ -180,8 +180,12 @@ class Worker:
         self.steps.start()
         if self._host.manifest.engine.kv_pool_touch:
             self._pages.start()
-        if not self._host.realtime:
-            yield_to_messages(self._host.manifest.deployment.compute_nice, [self.steps.thread_id])
+        deployment, realtime = self._host.manifest.deployment, self._host.realtime
+        if self.backend.computes_aside:
+            run_soon(self.steps.thread_id, realtime=realtime, slice_us=deployment.wakeup_slice_us)
+        if not realtime:
+            computing = [] if self.backend.computes_aside else [self.steps.thread_id]
+            yield_to_messages(deployment.compute_nice, computing)
         self._store_id = await self.transfers.store_id()
         self._host.spawn(self._watch_store(), "kvstore watch")
         self._host.spawn(self._watch_progress(), "progress watch")

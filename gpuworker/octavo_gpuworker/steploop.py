@@ -93,6 +93,7 @@ class StepLoop:
         last_report_s = last_live_s = 0.0
         while not self._stopping:
             if self._pause_wanted:
+                self._land()
                 self._hand_over()
                 self._paused.set()
                 self._wake.wait(timeout=0.5)
@@ -124,7 +125,13 @@ class StepLoop:
                 self._hand_over()
             if not stepped:
                 self._wake.wait(timeout=max(0.001, last_report_s + due_s - now))
+        self._land()
         self._hand_over()
+
+    def _land(self) -> None:
+        """No step is on afterwards, and what was done ahead is told."""
+        self.engine.end_run()
+        self._ready += self.engine.take_reports(force=self.engine.report_pending)
 
     def _hand_over(self) -> None:
         """Emits what is ready."""
@@ -138,7 +145,7 @@ class StepLoop:
 
     def _hand_over_in_step(self) -> None:
         """Emits what is ready right before the thread waits for a step. The loop's thread is woken once the step runs on all cores: sooner it
-        would take the core of this thread, and the other cores would stand idle until it is done.
+        would take the core of a thread that is about to begin, and the other cores would stand idle until it is done.
         """
         if self._emit_ready() and self._bell is not None and not self.engine.backend.ring_at_start(self._bell.fd):
             self._bell.ring()

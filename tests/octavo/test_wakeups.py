@@ -41,6 +41,26 @@ def test_the_calling_thread_takes_the_slice_and_keeps_its_nice_value() -> None:
     assert wakeups.slice_ns() == before_ns  # another thread's
 
 
+@pytest.mark.skipif(not wakeups.known_here(), reason="this system's threads state no slice")
+def test_another_thread_is_told_to_run_soon_by_slice_or_as_a_real_time_one() -> None:
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, daemon=True)
+    thread.start()
+    waits = thread.native_id or 0
+    own_ns = wakeups.slice_ns()
+    try:
+        assert not wakeups.run_soon(waits, realtime=False, slice_us=0)
+        assert wakeups.run_soon(waits, realtime=False, slice_us=300)
+        assert (wakeups.slice_ns(waits), wakeups.slice_ns()) == (300_000, own_ns)
+        if wakeups.realtime_allowed():
+            assert wakeups.run_soon(waits, realtime=True, slice_us=300)
+            assert os.sched_getscheduler(waits) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
+            assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    finally:
+        go_on.set()
+        thread.join()
+
+
 def test_zero_and_another_system_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wakeups.shorten_slices(0) == 0
     monkeypatch.setattr("platform.release", lambda: "6.11.0-generic")

@@ -63,12 +63,27 @@ class Backend(Protocol):
 
     @property
     def repeats(self) -> bool:
-        """It has `again`."""
+        """It has `again`, `land` and `hold`."""
 
-    def again(self, launched: Any) -> Any:
+    def again(self, launched: Any, most: int, stops: frozenset[int]) -> Any:
         """Begins the step after `launched`, which was the last one, was read, and gave one token to each of its sequences, with no
         more than plain sampling: each computes that token and draws the next. Tables are as `launched`'s slots have them now.
+
+        It may go on by itself up to `most` such steps, but not beyond one that draws a token of `stops`; each `again` is one of them.
         """
+
+    def land(self) -> list[StepResult]:
+        """Ends what `again` has begun by itself; what was not asked for yet, oldest first. Before anything but `again`."""
+
+    def hold(self) -> None:
+        """Begins no more steps by itself until `release`. From any thread."""
+
+    def release(self) -> None:
+        """Takes `hold` back."""
+
+    @property
+    def computes_aside(self) -> bool:
+        """On threads of its own: the one that calls it only waits for them."""
 
     def ring_at_start(self, bell: int) -> bool:
         """The next launch writes to this eventfd once its threads are at work, or once it has failed; False: it does not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.memory import resident_bytes
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.native.batch import StepArrays
+from octavo_gpuworker.native.flight import ROOM, NativeFlight
 from octavo_gpuworker.native.model import NativeModel, StepError, new_pool
 from octavo_gpuworker.orders import TokenLogprobs
 from octavo_gpuworker.sampled import Sampled
@@ -40,15 +40,18 @@ PARAMETERS = (
 @dataclass(frozen=True, slots=True)
 class _Launched:
     batch: StepBatch
-    elapsed_ns: int
+    most: int = 0
+    """Steps that the library may do by itself, this one included; 0: it was begun alone."""
+    stops: frozenset[int] = frozenset()
 
 
 class NativeBackend:
-    """A Backend; see there. `launch` runs the step to its end, `result` only reads what it left."""
+    """A Backend; see there. Steps run on the library's own threads; `again` leaves it to them to go on."""
 
     name = "native"
     pipelined = False
     repeats = True
+    computes_aside = True
     profiler = None
     """Its step is one call of a library, which torch.profiler cannot look into."""
 
@@ -60,12 +63,15 @@ class NativeBackend:
         fingerprint: bytes,
         limits: Callable[[], Limits],
         reason: str = "chosen",
+        room: int = ROOM,
     ) -> None:
+        """`room`: steps that it may be ahead."""
         self.model = model
         self.pool = pool
         self.fingerprint = fingerprint
         self._limits = limits
         self._arrays = model.arrays()
+        self._flight = NativeFlight(model, room)
         self._scoring: StepArrays | None = None
         self._calls = ("step", f"native-{model.isa}", reason)
         self._steps = 0
@@ -93,37 +99,78 @@ class NativeBackend:
         return self._limits()
 
     def launch(self, batch: StepBatch, before: Any = None) -> _Launched:
-        began_ns = time.monotonic_ns()
         self._step(batch, self._arrays)
-        return _Launched(batch, time.monotonic_ns() - began_ns)
+        return _Launched(batch)
 
-    def again(self, launched: _Launched) -> _Launched:
-        began_ns = time.monotonic_ns()
+    def again(self, launched: _Launched, most: int, stops: frozenset[int]) -> _Launched:
+        again = _Launched(launched.batch, most, stops)
+        if not self._flight.ahead:
+            self._begin_run(again)
+        elif self._flight.on:
+            if self._tables_fit(launched.batch):
+                self._flight.extend(most)
+            else:
+                self._flight.halt()
+        return again
+
+    def result(self, launched: _Launched) -> StepResult:
+        with _memory_errors():
+            found = self._flight.take()
+        if found is None and launched.most:  # it was held before this step
+            self._begin_run(launched)
+            with _memory_errors():
+                found = self._flight.take()
+        if found is None:
+            raise RuntimeError("the step was read before")
+        tokens, elapsed_ns = found
+        self._steps += 1
+        return StepResult(Sampled(tokens, self._logprobs(launched.batch, tokens)), elapsed_ns, 0)
+
+    def land(self) -> list[StepResult]:
+        results = []
+        if self._flight.on:
+            self._flight.halt()
+        with contextlib.suppress(MemoryError), _memory_errors():  # of a step that nobody has asked for
+            while (found := self._flight.take()) is not None:
+                tokens, elapsed_ns = found
+                self._steps += 1
+                results.append(StepResult(Sampled(tokens, [None] * len(tokens)), elapsed_ns, 0))
+        return results
+
+    def hold(self) -> None:
+        self._flight.hold()
+
+    def release(self) -> None:
+        self._flight.release()
+
+    def _begin_run(self, launched: _Launched) -> None:
         batch, arrays = launched.batch, self._arrays
         rows = len(batch.rows)
         arrays.token_ids[:rows] = arrays.out_tokens[:rows]
         arrays.context_len[:rows] += 1
         arrays.positions[:rows] += 1
-        tables = (id(batch), batch.slots.version)
-        if tables == self._tables:
-            with _memory_errors():
-                self.model.step_again(arrays)
-        else:  # as far as they are granted, so that they last until the next grant
+        if not self._tables_fit(batch):
             columns = max([len(seq.blocks) for seq in batch.rows])
             arrays.reserve(tokens=rows, sequences=rows, rows=rows, columns=columns)
-            arrays.block_tables[:rows, :columns] = batch.slots.blocks[batch.row_slots, :columns]
-            with _memory_errors():
-                self.model.step(arrays, tokens=rows, sequences=rows, rows=rows)
-            self._tables, self._filled = tables, ()
-        self._steps += 1
-        return _Launched(batch, time.monotonic_ns() - began_ns)
+            self._tables_fit(batch)
+        self._flight.begin_run(arrays, rows, launched.most, launched.stops)
 
-    def result(self, launched: _Launched) -> StepResult:
-        rows, arrays = launched.batch.rows, self._arrays
-        count = len(rows)
-        tokens = arrays.out_tokens[:count].tolist()
-        logprobs: list[TokenLogprobs | None] = [None] * count
-        if count and self._most_logprobs >= 0:
+    def _tables_fit(self, batch: StepBatch) -> bool:
+        """Has the block tables as far as they are granted; False: there is no room for them."""
+        tables = (id(batch), batch.slots.version)
+        if tables == self._tables:
+            return True
+        rows, columns = len(batch.rows), max([len(seq.blocks) for seq in batch.rows])
+        if columns > self._arrays.block_tables.shape[1]:
+            return False
+        self._arrays.block_tables[:rows, :columns] = batch.slots.blocks[batch.row_slots, :columns]
+        self._tables, self._filled = tables, ()
+        return True
+
+    def _logprobs(self, batch: StepBatch, tokens: list[int]) -> list[TokenLogprobs | None]:
+        rows, arrays = batch.rows, self._arrays
+        logprobs: list[TokenLogprobs | None] = [None] * len(rows)
+        if rows and self._most_logprobs >= 0:
             for row, seq in enumerate(rows):
                 wanted = seq.sampling.logprobs
                 if wanted >= 0 and tokens[row] >= 0:
@@ -134,7 +181,7 @@ class NativeBackend:
                         arrays.out_top_ids[row, :wanted].tolist(),
                         arrays.out_top_logprobs[row, :wanted].tolist(),
                     )
-        return StepResult(Sampled(tokens, logprobs), launched.elapsed_ns, 0)
+        return logprobs
 
     def logits(self, batch: StepBatch) -> NDArray[np.float32]:
         if self._scoring is None:
@@ -153,6 +200,8 @@ class NativeBackend:
         return NativeBackend(self.model.beginning(layers, array), pool, fingerprint=bytes(32), limits=self._limits)
 
     def ring_at_start(self, bell: int) -> bool:
+        if self._flight.ahead:
+            return False  # the next step has begun, or has ended even
         self.model.ring_at_start(bell)
         return bell != 0
 
@@ -190,9 +239,7 @@ class NativeBackend:
             self._fill_sampling(batch, arrays, rows)
             self._filled = filled if decodes and not table.alters[batch.row_slots].any() else ()
         self._tables = None
-        with _memory_errors():
-            self.model.step(arrays, tokens=len(batch.token_ids), sequences=len(batch.context_len), rows=rows)
-        self._steps += 1
+        self._flight.begin(arrays, tokens=len(batch.token_ids), sequences=len(batch.context_len), rows=rows)
 
     def _fill_forward(self, batch: StepBatch, arrays: StepArrays, rows: int) -> None:
         tokens, sequences = len(batch.token_ids), len(batch.context_len)

@@ -138,8 +138,21 @@ class TorchBackend:
     def repeats(self) -> bool:
         return False
 
-    def again(self, launched: Any) -> Any:
+    def again(self, launched: Any, most: int, stops: frozenset[int]) -> Any:
         raise NotImplementedError("torch's steps are launched one by one")
+
+    def land(self) -> list[StepResult]:
+        return []
+
+    def hold(self) -> None:
+        """It begins no step by itself."""
+
+    def release(self) -> None:
+        """It begins no step by itself."""
+
+    @property
+    def computes_aside(self) -> bool:
+        return False
 
     def ring_at_start(self, bell: int) -> bool:
         return False

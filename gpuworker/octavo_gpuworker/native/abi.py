@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from typing import Final
 
-ABI: Final = 3
+ABI: Final = 4
 FORMATS: Final[dict[str, int]] = {"bf16": 0, "int8": 1, "int4": 2}
 KV_DTYPES: Final[dict[str, int]] = {"bf16": 0, "f32": 1, "int8": 2}
 ACTIVATIONS: Final[dict[str, int]] = {"silu": 0, "gelu_tanh": 1}
@@ -73,6 +73,15 @@ class Batch(ctypes.Structure):
     )  # fmt: skip
 
 
+class Flight(ctypes.Structure):
+    """OctavoFlight."""
+
+    _fields_ = (
+        ("room", c_int32), ("stop_count", c_int32), ("stops", c_void_p), ("tokens", c_void_p), ("elapsed_ns", c_void_p),
+        ("limit", c_int64), ("waits", c_int32), ("hold", c_void_p),
+    )  # fmt: skip
+
+
 def declare(library: ctypes.CDLL) -> None:
     """Gives every function its types; a call without them would cut pointers to 32 bits."""
     text = (c_char_p, c_int64)
@@ -84,6 +93,10 @@ def declare(library: ctypes.CDLL) -> None:
             (ctypes.POINTER(Config), ctypes.POINTER(Weights), c_void_p, c_int64, ctypes.POINTER(c_void_p), *text),
         ),
         "octavo_step": (c_int32, (c_void_p, ctypes.POINTER(Batch), *text)),
+        "octavo_begin": (c_int32, (c_void_p, ctypes.POINTER(Batch), ctypes.POINTER(Flight), *text)),
+        "octavo_extend": (None, (c_void_p, c_int64)),
+        "octavo_halt": (None, (c_void_p,)),
+        "octavo_taken": (c_int64, (c_void_p, c_int64, ctypes.POINTER(c_int32), *text)),
         "octavo_destroy": (None, (c_void_p,)),
         "octavo_isa_of": (c_int32, (c_void_p,)),
         "octavo_sample": (c_int32, (ctypes.POINTER(Batch), c_void_p, c_int32, c_int32, *text)),

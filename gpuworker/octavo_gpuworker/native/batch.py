@@ -129,13 +129,6 @@ class StepArrays:
         batch.tokens, batch.sequences, batch.rows = tokens, sequences, rows
         return batch
 
-    @property
-    def prepared(self) -> Batch:
-        """What the last call of `struct` answered. RuntimeError: there was none."""
-        if self._struct is None:
-            raise RuntimeError("no step was prepared over these arrays")
-        return self._struct
-
     def _pointers(self) -> Batch:
         """The addresses of all arrays; asked for anew only when one of them was replaced, since 30 of them cost as much as a small step."""
         batch = Batch(table_stride=self.block_tables.shape[1])

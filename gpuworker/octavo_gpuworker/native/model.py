@@ -154,18 +154,30 @@ class NativeModel:
 
         StepError: a field of the step is wrong (nothing was touched), or memory for it could not be had.
         """
-        self._run(arrays.struct(tokens=tokens, sequences=sequences, rows=rows))
-
-    def step_again(self, arrays: StepArrays) -> None:
-        """A step of the same sizes as the last one over `arrays`, of which no array was replaced since. Raises as `step`."""
-        self._run(arrays.prepared)
-
-    def _run(self, batch: abi.Batch) -> None:
+        batch = arrays.struct(tokens=tokens, sequences=sequences, rows=rows)
         batch.bell, self._bell = self._bell, 0
         if self._library.octavo_step(self._open(), batch, self._error, abi.ERROR_BYTES):
             if batch.bell:
                 os.eventfd_write(batch.bell, 1)
             raise StepError(self._error.value.decode())
+
+    def begin(self, batch: abi.Batch, flight: abi.Flight) -> None:
+        """Begins steps that the library runs by itself; see NativeFlight. StepError: it could not begin."""
+        batch.bell, self._bell = self._bell, 0
+        if self._library.octavo_begin(self._open(), batch, flight, self._error, abi.ERROR_BYTES):
+            if batch.bell:
+                os.eventfd_write(batch.bell, 1)
+            raise StepError(self._error.value.decode())
+
+    @property
+    def library(self) -> ctypes.CDLL:
+        """Its functions, declared."""
+        return self._library
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        """What they take first. RuntimeError: the model is closed."""
+        return self._open()
 
     def ring_at_start(self, bell: int) -> None:
         """The next step rings this eventfd once its threads were told to begin, or once it has failed."""

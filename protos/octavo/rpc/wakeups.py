@@ -81,6 +81,18 @@ def _run_realtime(thread: int) -> bool:
     return True
 
 
+def run_soon(thread: int, *, realtime: bool, slice_us: int) -> bool:
+    """Has one thread of this process (its system's id) run as those that pass messages do; whether it does.
+
+    For a thread that starts what others compute, and only waits for them.
+    """
+    if sys.platform != "linux":
+        return False
+    if realtime:
+        return _run_realtime(thread)
+    return bool(slice_us and known_here() and _set_slice(thread, slice_us * 1000))
+
+
 def yield_to_messages(nice: int, also: Iterable[int] = ()) -> int:
     """Adds `nice` to the nice value of the compute threads of this process; returns how many it was.
 

@@ -3,24 +3,23 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 using namespace octavo;
 using Clock = std::chrono::steady_clock;
-constexpr int CANNOT = 77;
 
 namespace {
 
@@ -51,11 +50,11 @@ struct Counting : Job {
         act(phase, unit, thread);
     }
     virtual void act(int phase, int unit, int thread) = 0;
-    void print(const ThreadPool &pool, bool first = true) {
+    void print(const ThreadPool &pool) {
         int wrong = 0;
         for (auto &count : done) wrong += count.load() != runs;
-        if (first) std::printf("{");
-        std::printf("\"lent\": %d, \"wrong\": %d, \"moved\": %d}\n", static_cast<int>(pool.lent()), wrong, moved(allowed));
+        std::printf("{\"lent\": %d, \"sent\": %d, \"wrong\": %d, \"moved\": %d}\n", static_cast<int>(pool.lent()),
+                    static_cast<int>(pool.sent()), wrong, moved(allowed));
     }
     std::vector<std::atomic<int>> done;
     cpu_set_t allowed;
@@ -76,6 +75,36 @@ struct Stuck : Counting {
     ThreadPool *pool = nullptr;
 };
 
+// The second thread is done with its part of a phase and waits for the first one, when a signal keeps it until it was sent away.
+struct Behind : Counting {
+    Behind() : Counting(40, 4) {}
+    bool neighbours(int) const override { return true; }
+    void act(int phase, int, int thread) override {
+        if (thread == 1) second = pthread_self();
+        if (thread == 1 || phase != 20 || kept[runs].exchange(true)) return;
+        const auto limit = Clock::now() + std::chrono::seconds(20);
+        const auto begun = [&] {
+            int found = 0;
+            for (int unit = 0; unit < units_; ++unit) found += done[phase * units_ + unit].load() == runs + 1;
+            return found;
+        };
+        while (begun() < units_ && Clock::now() < limit) usleep(100);
+        usleep(2000);
+        pthread_kill(second, SIGUSR1);
+    }
+    static void keep(int) {
+        const auto limit = Clock::now() + std::chrono::seconds(20);
+        while (pool->sent() <= static_cast<uint64_t>(job->runs) && Clock::now() < limit) usleep(1000);
+    }
+    std::atomic<bool> kept[32] = {};
+    pthread_t second{};
+    static ThreadPool *pool;
+    static Behind *job;
+};
+
+ThreadPool *Behind::pool = nullptr;
+Behind *Behind::job = nullptr;
+
 // Units that lose their processor now and then.
 struct Uneven : Counting {
     Uneven() : Counting(30, 7) {}
@@ -83,48 +112,6 @@ struct Uneven : Counting {
         if ((phase * 7 + unit + runs) % 23 == 0) usleep(300);
     }
 };
-
-// The caller runs on the processor that the other thread fell asleep on, and does not leave it before that one has a unit.
-struct Woken : Counting {
-    Woken() : Counting(1, 2) {}
-    void act(int, int, int thread) override {
-        if (thread == 1) other = static_cast<int>(syscall(SYS_gettid));
-        const auto limit = Clock::now() + std::chrono::seconds(20);
-        arrived.fetch_add(1);
-        while (arrived.load() < 2 * (runs + 1) && Clock::now() < limit) {
-        }
-    }
-    std::atomic<int> arrived{0}, other{0};
-};
-
-// The processor on which a thread of this process ran last: field 39 of its stat.
-int last_processor(int id) {
-    std::ifstream file("/proc/self/task/" + std::to_string(id) + "/stat");
-    std::string line, word;
-    std::getline(file, line);
-    std::istringstream words(line.substr(line.rfind(')') + 1));
-    for (int field = 3; field <= 39; ++field) words >> word;
-    return std::stoi(word);
-}
-
-int wake_beside() {
-    ThreadPool pool(2, 1);
-    Woken job;
-    for (; job.runs < 20; ++job.runs) {
-        while (pool.asleep() == 0) usleep(1000);
-        cpu_set_t here = job.allowed;
-        if (job.other) {
-            CPU_ZERO(&here);
-            CPU_SET(last_processor(job.other), &here);
-        }
-        if (sched_setaffinity(0, sizeof here, &here)) return CANNOT;
-        pool.run(job);
-        sched_setaffinity(0, sizeof job.allowed, &job.allowed);
-    }
-    std::printf("{\"sent\": %d, ", static_cast<int>(pool.sent()));
-    job.print(pool, false);
-    return 0;
-}
 
 // From now on no thread of this process may be told where to run, as in a sandbox.
 bool forbid_moving() {
@@ -149,8 +136,17 @@ int main(int count, char **words) {
         job.print(pool);
         return 0;
     }
-    if (count > 1 && std::strcmp(words[1], "woken") == 0) return wake_beside();
-    if (count > 1 && std::strcmp(words[1], "refused") == 0 && !forbid_moving()) return CANNOT;
+    if (count > 1 && std::strcmp(words[1], "behind") == 0) {
+        ThreadPool pool(2, 40);
+        Behind job;
+        Behind::pool = &pool;
+        Behind::job = &job;
+        std::signal(SIGUSR1, Behind::keep);
+        for (; job.runs < 20; ++job.runs) pool.run(job);
+        job.print(pool);
+        return 0;
+    }
+    if (count > 1 && std::strcmp(words[1], "refused") == 0 && !forbid_moving()) return 77;
     ThreadPool pool(3, 30);
     Uneven job;
     for (; job.runs < 60; ++job.runs) pool.run(job);

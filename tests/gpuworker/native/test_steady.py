@@ -1,4 +1,7 @@
-"""Steady runs: an engine whose backend repeats steps reports, step by step, what one does that makes each of them anew."""
+"""Steady runs: an engine whose backend repeats steps reports, step by step, what one does that makes each of them anew.
+
+With room for one step the backend is never ahead, so that both have the same orders before each step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from octavo_gpuworker.backends.native_backend import NativeBackend
 from octavo_gpuworker.backends.native_pool import NativePool
 from octavo_gpuworker.engine import Engine
 from octavo_gpuworker.native.library import Library
-from octavo_gpuworker.native.model import NativeModel, StepError, new_pool
+from octavo_gpuworker.native.model import NativeModel, new_pool
 from octavo_gpuworker.native.packing import Packed
 from octavo_gpuworker.orders import (
     AbortOrder,
@@ -60,24 +63,25 @@ class Counting(NativeBackend):
 
     repeated = 0
 
-    def again(self, launched):
+    def again(self, launched, most, stops):
         self.repeated += 1
-        return super().again(launched)
+        return super().again(launched, most, stops)
 
 
 class ShortOfMemory:
-    """Has a model's next step find no memory, when it is asked for."""
+    """Has a backend's next step find no memory, when it is asked for."""
 
-    def __init__(self, model: NativeModel) -> None:
+    def __init__(self, backend: NativeBackend) -> None:
         self.next = False
-        self._run = model._run
-        model._run = self
+        self._launch, self._again = backend.launch, backend.again
+        backend.launch = lambda batch: self._run(self._launch, batch)
+        backend.again = lambda *given: self._run(self._again, *given)
 
-    def __call__(self, batch):
+    def _run(self, begin, *given):
         if self.next:
             self.next = False
-            raise StepError("out of memory for this step")
-        return self._run(batch)
+            raise MemoryError("out of memory for this step")
+        return begin(*given)
 
 
 Make = Callable[..., Engine]
@@ -93,7 +97,7 @@ def make(
     monkeypatch.setattr(reporter, "MERGE_NS", 10**12)
     checkpoint = checkpoints("llama")
 
-    def engine(kind: type[NativeBackend], kv="bf16", deterministic=False) -> Engine:
+    def engine(kind: type[NativeBackend], kv="bf16", deterministic=False, room=1, threads=1) -> Engine:
         pool = new_pool(TINY, kv, NUM_BLOCKS, BLOCK_TOKENS)
         pool[1:] = 0xFF  # what is not written must not be read
         model = NativeModel(
@@ -103,10 +107,10 @@ def make(
             kv_dtype=kv,
             pool=pool,
             block_tokens=BLOCK_TOKENS,
-            threads=1,
+            threads=threads,
             deterministic=deterministic,
         )
-        backend = kind(model, NativePool(pool, BLOCK_TOKENS), fingerprint=bytes(32), limits=lambda: None)
+        backend = kind(model, NativePool(pool, BLOCK_TOKENS), fingerprint=bytes(32), limits=lambda: None, room=room)
         return Engine(backend, budget=StepBudget(64, 64, 16), start_transfer=lambda order: None)
 
     return engine
@@ -231,7 +235,7 @@ def _in_lockstep(make: Make, seed: int) -> int:
     """How many steps of the one engine repeated."""
     kv, deterministic = ("bf16", "int8", "f32")[seed % 3], seed % 2 == 1
     engines = [make(kind, kv, deterministic) for kind in (Counting, Anew)]
-    short = [ShortOfMemory(engine.backend.model) for engine in engines]
+    short = [ShortOfMemory(engine.backend) for engine in engines]
     orders, taking = Orders(seed), random.Random(seed)
     for _ in range(220):
         batch = orders.next()
@@ -287,10 +291,10 @@ def test_memory_that_fails_in_a_repeated_step_loses_no_token(make: Make, monkeyp
     again = engines[0].backend.again
     failing = iter([False] * 5 + [True] + [False] * 100)
 
-    def short_of_memory(launched):
+    def short_of_memory(launched, most, stops):
         if next(failing):
             raise MemoryError("out of memory for this step")
-        return again(launched)
+        return again(launched, most, stops)
 
     monkeypatch.setattr(engines[0].backend, "again", short_of_memory)
     failures = 0

@@ -1,6 +1,7 @@
 #include "api.h"
 
 #include <sched.h>
+#include <sys/eventfd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "cpu.h"
+#include "flight.h"
 #include "kernels.h"
 #include "sampler.h"
 #include "step.h"
@@ -41,10 +43,11 @@ using namespace octavo;
 
 struct OctavoModel {
     OctavoModel(const OctavoConfig &config, const OctavoWeights &weights, uint8_t *pool, int64_t block_bytes)
-        : step(config, weights, pool, block_bytes), threads(config.threads, step.max_phases()) {}
+        : step(config, weights, pool, block_bytes), threads(config.threads, step.max_phases()), flight(step, threads, busy) {}
     Step step;
     ThreadPool threads;
     std::mutex busy;
+    Flight flight;  // the last one, which ends before what it uses
 };
 
 namespace {
@@ -80,6 +83,14 @@ std::string check_config(const OctavoConfig &c, int64_t block_bytes) {
     if (choose_isa(c.isa) == OCTAVO_AUTO) return "isa: this CPU has no AVX2 with FMA";
     return "";
 }
+
+struct EventBell : Bell {
+    explicit EventBell(int fd) : fd(fd) {}
+    void ring() override {
+        if (fd > 0) eventfd_write(fd, 1);
+    }
+    int fd;
+};
 
 double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -118,7 +129,8 @@ int32_t octavo_step(OctavoModel *model, const OctavoBatch *batch, char *error, i
         const std::lock_guard<std::mutex> one_at_a_time(model->busy);
         if (auto text = model->step.check(*batch); !text.empty()) return fail(error, error_size, text);
         model->step.prepare(*batch, model->threads.threads());
-        model->threads.run(model->step, batch->bell);
+        EventBell bell(batch->bell);
+        model->threads.run(model->step, &bell);
         return 0;
     } catch (const std::bad_alloc &) {
         return fail(error, error_size, "out of memory for this step");
@@ -127,7 +139,31 @@ int32_t octavo_step(OctavoModel *model, const OctavoBatch *batch, char *error, i
     }
 }
 
+int32_t octavo_begin(OctavoModel *model, const OctavoBatch *batch, const OctavoFlight *flight, char *error, int64_t error_size) {
+    try {
+        model->flight.begin(*batch, *flight);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return fail(error, error_size, "out of memory for this step");
+    } catch (const std::exception &failure) {
+        return fail(error, error_size, failure.what());
+    }
+}
+
+void octavo_extend(OctavoModel *model, int64_t limit) { model->flight.extend(limit); }
+
+void octavo_halt(OctavoModel *model) { model->flight.halt(); }
+
+int64_t octavo_taken(OctavoModel *model, int64_t seen, int32_t *over, char *error, int64_t error_size) {
+    bool ended = false;
+    std::string failure;
+    const int64_t told = model->flight.wait(seen, ended, failure);
+    *over = ended;
+    return failure.empty() ? told : fail(error, error_size, failure);
+}
+
 void octavo_destroy(OctavoModel *model) {
+    model->flight.halt();
     { const std::lock_guard<std::mutex> after_the_running_step(model->busy); }
     delete model;
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#define OCTAVO_ABI 3
+#define OCTAVO_ABI 4
 #define OCTAVO_API extern "C" __attribute__((visibility("default")))
 
 enum OctavoFormat : int32_t { OCTAVO_BF16 = 0, OCTAVO_INT8 = 1, OCTAVO_INT4 = 2 };
@@ -74,6 +74,19 @@ struct OctavoBatch {
     float *out_logits;         // [R, vocab] raw, or null
 };
 
+// Steps of a batch one after the other, each row's token the next one to be computed: of decodes alone, one token per sequence and row,
+// row for row. It goes on by itself up to `limit` steps, and ends behind a step that drew one of `stops` or a -1.
+struct OctavoFlight {
+    int32_t room;              // steps that `tokens` and `elapsed_ns` hold; nobody may lag further behind than that
+    int32_t stop_count;
+    const int32_t *stops;      // [stop_count] ascending; copied
+    int32_t *tokens;           // [room, rows]: the tokens of step n at n % room
+    int64_t *elapsed_ns;       // [room]: how long it took
+    int64_t limit;             // at least one step runs
+    int32_t waits;             // 1: at the limit it waits to be let go on; 0: there it is over
+    const int32_t *hold;       // no further step begins while this is not 0; anybody may write it
+};
+
 struct OctavoModel;
 
 OCTAVO_API int32_t octavo_abi();
@@ -83,6 +96,16 @@ OCTAVO_API int32_t octavo_isas();
 OCTAVO_API int32_t octavo_create(const OctavoConfig *, const OctavoWeights *, uint8_t *pool, int64_t block_bytes,
                                  OctavoModel **out, char *error, int64_t error_size);
 OCTAVO_API int32_t octavo_step(OctavoModel *, const OctavoBatch *, char *error, int64_t error_size);
+// A flight on a thread of its own; the arrays of the batch must stay, and token_ids, context_len and positions are written there for each
+// next step. -1: the one before is not over. The step itself may fail: `octavo_taken` says so.
+OCTAVO_API int32_t octavo_begin(OctavoModel *, const OctavoBatch *, const OctavoFlight *, char *error, int64_t error_size);
+// Up to so many steps in all, those that are over included.
+OCTAVO_API void octavo_extend(OctavoModel *, int64_t limit);
+// No further step begins.
+OCTAVO_API void octavo_halt(OctavoModel *);
+// Waits until more than `seen` steps are done and the next one has begun, or the flight is over (`*over`): how many steps may be taken.
+// -1: none is left, and the next one failed.
+OCTAVO_API int64_t octavo_taken(OctavoModel *, int64_t seen, int32_t *over, char *error, int64_t error_size);
 OCTAVO_API void octavo_destroy(OctavoModel *);
 OCTAVO_API int32_t octavo_isa_of(const OctavoModel *);
 // Sampling alone, for tests and for logits that another backend made: logits [R, vocab].

@@ -2,7 +2,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,6 +22,8 @@ constexpr int SPINS_BETWEEN_LOOKS = 500;  // about 5 us, then a look whether som
 constexpr int SPINS_OF_A_LOOK = 200;      // about 2 us, in which the time of a thread that runs goes on
 constexpr int SPINS_AFTER_HELP = 20'000;  // about 200 us: who was moved waits behind others for a while, and is not moved to and fro
 constexpr int SPINS_BESIDE = 40'000;      // about 400 us beside one that runs: what takes longer is worth a sleep
+constexpr int PHASES_BEHIND = 2;          // so far behind is only who does not run: units are short, and taken one by one
+constexpr int PHASES_BETWEEN = 8;         // about 400 us of decode, in which who was sent away comes to run
 constexpr int NONE_LEFT = -1, TOO_LATE = -2;  // of claim
 constexpr int LINES_AT_ONCE = 8;               // between two looks whether the phase has ended
 constexpr timespec BETWEEN_LOOKS{0, 100'000};  // of a thread that sleeps, for somebody to help
@@ -58,7 +59,7 @@ void ThreadPool::stop() {
     workers_.clear();
 }
 
-void ThreadPool::run(Job &job, int bell) {
+void ThreadPool::run(Job &job, Bell *bell) {
     const uint32_t next = generation_.load(std::memory_order_relaxed) + 1;
     const uint64_t generation = next & GENERATION_MASK;
     const int count = job.phases();
@@ -78,41 +79,10 @@ void ThreadPool::run(Job &job, int bell) {
     count_.store(count, std::memory_order_relaxed);
     job_.store(&job, std::memory_order_relaxed);
     generation_.store(next);
-    if (parked_.load() > 0) wake();
-    if (bell > 0) eventfd_write(bell, 1);
+    if (parked_.load() > 0) syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    if (bell) bell->ring();
     sit_down(seats_[0]);
     take_part(job, generation, 0);
-}
-
-// All that sleep. The kernel puts a woken thread on the processor where it slept unless that one is taken, and on few processors it looks
-// for no idle one (SIS_UTIL) but queues it there: one that slept where the caller runs now would begin at the next tick, up to 4 ms
-// late. It is told to begin elsewhere, and may go where it likes once it does.
-void ThreadPool::wake() {
-    const int here = sched_getcpu();
-    const bool alone = here >= 0 && here < CPU_SETSIZE && !refused_.load() && !lending_.exchange(true);
-    if (alone)
-        for (Seat &seat : seats_)
-            seat.sent = seat.asleep.load() && seat.processor.load(std::memory_order_relaxed) == here && send_away(seat, here);
-    syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-    if (!alone) return;
-    for (Seat &seat : seats_)
-        if (seat.sent) sched_setaffinity(seat.id.load(std::memory_order_relaxed), sizeof seat.allowed, &seat.allowed);
-    lending_.store(false);
-}
-
-// False: there is no other processor for it, or the system lets nobody be moved.
-bool ThreadPool::send_away(Seat &other, int here) {
-    const int id = other.id.load(std::memory_order_relaxed);
-    if (sched_getaffinity(id, sizeof other.allowed, &other.allowed)) return false;
-    cpu_set_t elsewhere = other.allowed;
-    CPU_CLR(here, &elsewhere);
-    if (!CPU_COUNT(&elsewhere)) return false;
-    if (sched_setaffinity(id, sizeof elsewhere, &elsewhere)) {
-        refused_.store(true, std::memory_order_relaxed);
-        return false;
-    }
-    sent_.fetch_add(1, std::memory_order_relaxed);
-    return true;
 }
 
 void ThreadPool::sit_down(Seat &seat) {
@@ -123,8 +93,8 @@ void ThreadPool::sit_down(Seat &seat) {
 }
 
 // A unit of the phase, NONE_LEFT, or TOO_LATE: the step of that generation is over. A unit of one's own share comes in order, one
-// of another's from its end.
-int ThreadPool::claim(int index, uint64_t generation, int thread) {
+// of another's, which sets `others`, from its end.
+int ThreadPool::claim(int index, uint64_t generation, int thread, bool &others) {
     const int threads = static_cast<int>(seats_.size());
     const bool shared = phases_[index].shared.load(std::memory_order_relaxed);
     for (int i = 0; i < (shared ? 1 : threads); ++i) {
@@ -136,8 +106,9 @@ int ThreadPool::claim(int index, uint64_t generation, int thread) {
             const uint64_t next = word & MAX_UNITS, end = word >> 20 & MAX_UNITS;
             if (next == end) break;
             const bool own = i == 0;
-            if (span.compare_exchange_weak(word, own ? word + 1 : word - (1u << 20), std::memory_order_acq_rel))
-                return static_cast<int>(own ? next : end - 1);
+            if (!span.compare_exchange_weak(word, own ? word + 1 : word - (1u << 20), std::memory_order_acq_rel)) continue;
+            others = others || !own;
+            return static_cast<int>(own ? next : end - 1);
         }
     }
     return NONE_LEFT;
@@ -146,13 +117,18 @@ int ThreadPool::claim(int index, uint64_t generation, int thread) {
 void ThreadPool::take_part(Job &job, uint64_t generation, int thread) {
     const int count = count_.load(std::memory_order_relaxed);
     Seat &seat = seats_[thread];
+    int next_look = PHASES_BEHIND;
     for (int index = 0; index < count; ++index) {
         Phase &phase = phases_[index];
         const uint64_t tag = generation << 40 | static_cast<uint64_t>(index) << 20 | AT_WORK;
         Ahead ahead;
-        int unit = claim(index, generation, thread);
+        bool others = false;
+        seat.processor.store(sched_getcpu(), std::memory_order_relaxed);
+        seat.at.store(generation << 20 | static_cast<uint64_t>(index), std::memory_order_relaxed);
+        int unit = claim(index, generation, thread, others);
         if (unit >= 0) ahead = job.ahead(index, thread);  // the job is there for sure as long as this thread holds a unit
-        for (; unit >= 0; unit = claim(index, generation, thread)) {
+        for (; unit >= 0; unit = claim(index, generation, thread, others)) {
+            if (others && index >= next_look && send_away(generation, index, thread)) next_look = index + PHASES_BETWEEN;
             seat.processor.store(sched_getcpu(), std::memory_order_relaxed);
             seat.unit.store(tag, std::memory_order_release);
             job.work(index, unit, thread);
@@ -204,7 +180,10 @@ bool ThreadPool::wait_for(Phase &phase, uint64_t tag, uint64_t generation, int t
         // A later generation may have the same count and put this thread to sleep: the end of its phase wakes it all the same.
         sleep_on(phase, left, &BETWEEN_LOOKS);
     }
-    if (helped) sched_setaffinity(0, sizeof(cpu_set_t), &seats_[thread].allowed);
+    if (helped) {
+        sched_setaffinity(0, sizeof(cpu_set_t), &seats_[thread].allowed);
+        seats_[thread].helps.store(false);
+    }
     return of_this_step;
 }
 
@@ -212,6 +191,56 @@ void ThreadPool::sleep_on(Phase &phase, uint64_t left, const timespec *limit) {
     phase.waiting.fetch_add(1);
     syscall(SYS_futex, count_of(phase.left), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(left), limit, nullptr, 0);
     phase.waiting.fetch_sub(1);
+}
+
+// A thread that is behind does not run; where it queues for the processor of the one that calls this, it may do so for the 3 ms of a
+// time slice while another processor is idle: the kernel leaves it there as hot (see lend). So may one that lends its processor, if
+// whom it helps takes that before it has left. It is sent to any other one, at best where none of these threads was last. It holds no
+// unit, or it would be waited for. False: none is behind.
+bool ThreadPool::send_away(uint64_t generation, int index, int thread) {
+    const int processor = sched_getcpu();
+    if (processor < 0 || processor >= CPU_SETSIZE || refused_.load()) return false;
+    bool sent = false;
+    for (size_t i = 0; i < seats_.size() && !sent; ++i) {
+        Seat &other = seats_[i];
+        const uint64_t at = other.at.load(std::memory_order_relaxed);
+        const bool behind = at >> 20 != generation || static_cast<int>(at & MAX_UNITS) + PHASES_BEHIND <= index;
+        const int id = other.id.load(std::memory_order_relaxed);
+        if (static_cast<int>(i) == thread || !behind || !id || other.held.exchange(true)) continue;
+        cpu_set_t allowed;
+        const bool known = may_run(other, allowed);
+        cpu_set_t elsewhere = allowed;
+        CPU_CLR(processor, &elsewhere);
+        if (known && CPU_COUNT(&elsewhere)) {
+            cpu_set_t free = elsewhere;
+            for (const Seat &seat : seats_) {
+                const int taken = seat.processor.load(std::memory_order_relaxed);
+                if (taken >= 0 && taken < CPU_SETSIZE) CPU_CLR(taken, &free);
+            }
+            sent = send(id, CPU_COUNT(&free) ? free : elsewhere, allowed);
+        }
+        other.held.store(false);
+    }
+    sent_.fetch_add(sent, std::memory_order_relaxed);
+    return sent;
+}
+
+// Where a thread that is held may run, but for the moment.
+bool ThreadPool::may_run(const Seat &held, cpu_set_t &allowed) {
+    CPU_ZERO(&allowed);
+    if (!held.helps.load()) return !sched_getaffinity(held.id.load(std::memory_order_relaxed), sizeof allowed, &allowed);
+    allowed = held.allowed;
+    return true;
+}
+
+// A queued thread moves to `there` at once, and stays, though it may run where it might before. False: the system lets nobody be moved.
+bool ThreadPool::send(int id, const cpu_set_t &there, const cpu_set_t &allowed) {
+    if (sched_setaffinity(id, sizeof there, &there)) {
+        refused_.store(true, std::memory_order_relaxed);
+        return false;
+    }
+    sched_setaffinity(id, sizeof allowed, &allowed);
+    return true;
 }
 
 // Takes a thread that was put aside within a unit of this phase to this processor, which the caller leaves for the other's. The
@@ -222,18 +251,28 @@ void ThreadPool::sleep_on(Phase &phase, uint64_t left, const timespec *limit) {
 bool ThreadPool::lend(uint64_t tag, int thread, bool again) {
     const int processor = sched_getcpu();
     if (processor < 0 || processor >= CPU_SETSIZE || refused_.load() || lending_.exchange(true)) return false;
-    cpu_set_t &allowed = seats_[thread].allowed;
+    Seat &own = seats_[thread];
     bool taken = false;
-    if (again || !sched_getaffinity(0, sizeof allowed, &allowed))
+    if (again || begins_to_help(own))
         for (Seat &other : seats_) {
             taken = other.unit.load() == tag && put_aside(other) && take_here(other, processor);
             if (taken) {
-                leave(processor, other.processor.load(std::memory_order_relaxed), allowed);
+                leave(processor, other.processor.load(std::memory_order_relaxed), own.allowed);
                 break;
             }
         }
+    if (!taken && !again) own.helps.store(false);
     lending_.store(false);
     return taken;
+}
+
+// Notes where it may run; not while another thread changes that.
+bool ThreadPool::begins_to_help(Seat &own) {
+    if (own.held.exchange(true)) return false;
+    const bool known = !sched_getaffinity(0, sizeof own.allowed, &own.allowed);
+    own.helps.store(known);
+    own.held.store(false);
+    return known;
 }
 
 bool ThreadPool::put_aside(const Seat &other) {
@@ -244,19 +283,16 @@ bool ThreadPool::put_aside(const Seat &other) {
     return !clock_gettime(clock, &after) && before.tv_sec == after.tv_sec && before.tv_nsec == after.tv_nsec;
 }
 
-// False: the system lets nobody be moved. A thread that has gone on meanwhile is moved for nothing.
+// False: the system lets nobody be moved, or another thread is at it. A thread that has gone on meanwhile is moved for nothing.
 bool ThreadPool::take_here(Seat &other, int processor) {
-    const int id = other.id.load(std::memory_order_relaxed);
+    if (other.held.exchange(true)) return false;
     cpu_set_t allowed, here;
     CPU_ZERO(&here);
     CPU_SET(processor, &here);
-    if (sched_getaffinity(id, sizeof allowed, &allowed) || sched_setaffinity(id, sizeof here, &here)) {
-        refused_.store(true, std::memory_order_relaxed);
-        return false;
-    }
-    sched_setaffinity(id, sizeof allowed, &allowed);  // a queued thread moves at once, and stays
-    lent_.fetch_add(1, std::memory_order_relaxed);
-    return true;
+    const bool taken = may_run(other, allowed) && send(other.id.load(std::memory_order_relaxed), here, allowed);
+    other.held.store(false);
+    lent_.fetch_add(taken, std::memory_order_relaxed);
+    return taken;
 }
 
 // Off `processor`, to `wanted` if this thread may run there, else to any other; where there is none the other thread needs a pause.
@@ -270,19 +306,15 @@ void ThreadPool::leave(int processor, int wanted, cpu_set_t others) {
 }
 
 void ThreadPool::serve(int thread) {
-    Seat &seat = seats_[thread];
-    sit_down(seat);
+    sit_down(seats_[thread]);
     uint32_t seen = 0;
     while (true) {
         for (int spins = 0; spins < SPINS_AFTER_STEP && generation_.load(std::memory_order_acquire) == seen; ++spins)
             pause();
         while (generation_.load(std::memory_order_acquire) == seen) {
-            seat.processor.store(sched_getcpu(), std::memory_order_relaxed);
-            seat.asleep.store(true);
             parked_.fetch_add(1);
             syscall(SYS_futex, &generation_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
             parked_.fetch_sub(1);
-            seat.asleep.store(false, std::memory_order_relaxed);
         }
         seen = generation_.load(std::memory_order_acquire);
         if (stop_.load()) return;

@@ -36,6 +36,13 @@ struct Job {
 };
 
 
+// What is rung once all threads of a run were told to begin.
+struct Bell {
+    virtual ~Bell() = default;
+    virtual void ring() = 0;
+};
+
+
 class ThreadPool {
   public:
     // `threads` includes the caller of run().
@@ -43,15 +50,13 @@ class ThreadPool {
     ~ThreadPool();
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;
-    // Runs all phases in order; returns when the last one is done. One caller at a time. `bell`: an eventfd that is rung once all
-    // threads were told to begin; 0: none.
-    void run(Job &job, int bell = 0);
+    // Runs all phases in order; returns when the last one is done. One caller at a time.
+    void run(Job &job, Bell *bell = nullptr);
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
     // How often a waiting thread has given its processor to one that was put aside within a unit.
     uint64_t lent() const { return lent_.load(std::memory_order_relaxed); }
-    // How often a sleeping thread was told to begin elsewhere than where the caller runs.
+    // How often a thread was sent to another processor by the one behind which it queued.
     uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
-    int asleep() const { return parked_.load(); }
 
   private:
     struct alignas(64) Phase {
@@ -65,24 +70,27 @@ class ThreadPool {
         std::atomic<int> id{0};           // of the system
         std::atomic<clockid_t> clock{CLOCK_MONOTONIC};  // the processor time that it has had
         std::atomic<uint64_t> unit{0};    // generation << 40 | phase << 20 | 1; 0: none
-        std::atomic<int> processor{-1};   // where it began that, or fell asleep
-        std::atomic<bool> asleep{false};  // until the next step
-        bool sent = false;                // its `allowed` is to be set again; of who has lending_
-        cpu_set_t allowed;                // where it may run, from when it helps, or is woken, to when it goes on
+        std::atomic<uint64_t> at{0};      // generation << 20 | phase that it has come to
+        std::atomic<int> processor{-1};   // where it began that, or the unit
+        std::atomic<bool> held{false};    // somebody looks where it may run, and changes it for a moment
+        std::atomic<bool> helps{false};   // it may be told to run elsewhere than `allowed`, to leave its processor to another thread
+        cpu_set_t allowed;                // where it may run, while it helps
     };
 
     void stop();
     void serve(int thread);
     void take_part(Job &job, uint64_t generation, int thread);
-    int claim(int index, uint64_t generation, int thread);
+    int claim(int index, uint64_t generation, int thread, bool &others);
     void finish(Phase &phase);
     static void ask_ahead(const Phase &phase, uint64_t generation, const Ahead &ahead);
     bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, int thread);
     static void sleep_on(Phase &phase, uint64_t left, const timespec *limit);
-    void wake();
-    bool send_away(Seat &other, int here);
     static void sit_down(Seat &seat);
+    bool send_away(uint64_t generation, int index, int thread);
+    static bool may_run(const Seat &held, cpu_set_t &allowed);
+    bool send(int id, const cpu_set_t &there, const cpu_set_t &allowed);
     bool lend(uint64_t tag, int thread, bool again);
+    static bool begins_to_help(Seat &own);
     static bool put_aside(const Seat &other);
     bool take_here(Seat &other, int processor);
     static void leave(int processor, int wanted, cpu_set_t others);
@@ -96,7 +104,7 @@ class ThreadPool {
     std::atomic<int> count_{0};
     std::atomic<bool> stop_{false};
     alignas(64) std::atomic<int> parked_{0};
-    std::atomic<bool> lending_{false};  // one at a time looks where threads may run, and changes it
+    std::atomic<bool> lending_{false};  // one at a time
     std::atomic<bool> refused_{false};  // the system lets no thread be moved
     std::atomic<uint64_t> lent_{0}, sent_{0};
 };
