@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""CPU of a scheduler and of a gateway per step of 16 streams, with cold caches as in service, of two checkouts by turns.
+"""CPU of a scheduler and of a gateway per step of 16 streams, with cold caches as in service, of two checkouts by turns, over their floor.
 
-    python bench/hostpath.py [--against TREE] [--services scheduler,gateway] [--streams 16] [--steps 200] [--warm] [--rounds 3] [--json FILE]
+    python bench/hostpath.py [--against TREE] [--services relay,scheduler,gateway] [--streams 16] [--steps 200] [--warm] [--rounds 3] [--json FILE]
+
+The floor is `relay`: a process that reads a message from one stream and writes one of the same size to another by grpc.aio, with our options
+and event loop, and looks at neither. A scheduler and a gateway have that to do per step, and what they are for beside it.
 
 A real process of the service; around it one that stands in for its neighbours and sends what they send: a report of the worker, or a
 message of the scheduler, every 14.5 ms, with a token of every stream. On each processor a process reads memory meanwhile, as the engine
@@ -23,12 +26,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import grpc.aio
 import numpy as np
+import uvloop
 from octavo.client import AsyncClient
 from octavo.figures import Figures, figure_of, write_figures
 from octavo.keys import extend_keys
 from octavo.packing import pack_keys, pack_u32
+from octavo.rpc.channels import LEAN_OPTIONS
 from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc, worker_pb2
 from octavo_cli.engine_bench.cpu import cpu_s
 
@@ -262,7 +268,69 @@ async def service(tree: Path, name: str, folder: Path, options: list[str]) -> As
         process.wait(timeout=30)
 
 
-MEASURED = {"scheduler": scheduler_step_us, "gateway": gateway_step_us}
+# -- the floor -------------------------------------------------------------------------------------------------------
+
+IN, OUT = "/bench/in", "/bench/out"
+
+
+async def relay(address: str) -> None:
+    """The process of the floor: what comes on one stream goes out on the other, until it is ended."""
+    ended = asyncio.Event()
+    out: list[Any] = []
+
+    async def take(_: object, context: Any) -> None:
+        while (message := await context.read()) is not EOF:
+            await out[0].write(message)
+
+    async def give(_: object, context: Any) -> None:
+        out.append(context)
+        await ended.wait()
+
+    calls = {IN: grpc.stream_stream_rpc_method_handler(take), OUT: grpc.stream_stream_rpc_method_handler(give)}
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            return calls.get(details.method)
+
+    server = grpc.aio.server(options=LEAN_OPTIONS)
+    server.add_generic_rpc_handlers((Handler(),))
+    server.add_insecure_port(address)
+    await server.start()
+    await ended.wait()
+
+
+async def relay_step_us(streams: int, steps: int, pace: Steps, tree: Path) -> float:
+    """Of a process between two streams of this one; messages as long as a report with that many streams."""
+    with tempfile.TemporaryDirectory(prefix="octavo-hostpath-") as name:
+        address, payload = f"unix:{name}/s.sock", bytes(60 + 16 * streams)
+        words = [sys.executable, str(tree / "bench" / Path(__file__).name), "--relay", address]
+        process = subprocess.Popen(words)  # noqa: ASYNC220
+        try:
+            await until(Path(name, "s.sock").exists)
+            async with grpc.aio.insecure_channel(address) as channel:
+                there, back = channel.stream_stream(IN)(), channel.stream_stream(OUT)()
+                await back.write(b"")
+                came = 0
+
+                async def read() -> None:
+                    nonlocal came
+                    while await back.read() is not EOF:
+                        came += 1
+
+                reading = asyncio.create_task(read())
+                await asyncio.sleep(0.2)  # the way back must be there before the first message
+                took_us = await pace.run(steps, process.pid, lambda: there.write(payload))
+                await until(lambda: came == WARM_UP + steps)
+                there.cancel()
+                back.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+    return took_us
+
+
+MEASURED = {"relay": relay_step_us, "scheduler": scheduler_step_us, "gateway": gateway_step_us}
 
 
 async def measure(given: argparse.Namespace) -> Figures:
@@ -291,16 +359,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     about = "another checkout, measured by turns with this one"
     parser.add_argument("--against", type=lambda name: Path(name).absolute(), metavar="TREE", help=about)
-    parser.add_argument("--services", default="scheduler,gateway", help="which of the two")
+    parser.add_argument(
+        "--services", default="relay,scheduler,gateway", help="which of them; relay is the floor of the others"
+    )
     parser.add_argument("--streams", type=int, default=16, help="requests at once")
     parser.add_argument("--steps", type=int, default=200, help="that are measured")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm", action="store_true", help="leave the caches alone between two steps")
     parser.add_argument("--json", default="", help="write the figures to this file")
     parser.add_argument("--read", type=int, metavar="CORE", help=argparse.SUPPRESS)
+    parser.add_argument("--relay", metavar="ADDRESS", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.read is not None:
         return read_memory(given.read)
+    if given.relay:
+        return uvloop.run(relay(given.relay))
     figures = asyncio.run(measure(given))
     if given.json:
         write_figures(Path(given.json), figures)

@@ -13,6 +13,7 @@ from octavo.errors import OctavoError
 from octavo.figures import Figures, quantile
 
 from octavo_cli.exits import FAILED
+from octavo_cli.search_time import WIDTH_KEY, without_search
 from octavo_cli.spans import REQUEST_SPAN, Span
 from octavo_cli.ttft import ttft_of
 
@@ -20,7 +21,7 @@ SHARE = 0.9
 STALL_FACTOR = 5.0
 """A stall is a gap of so many usual gaps, and beyond the target of a gap."""
 LEAST_SCORE = 0.05
-"""Symptoms below this share of their target are not listed."""
+"""Symptoms below this share of their target are not listed, the worst apart."""
 
 
 class NothingToDiagnose(OctavoError):
@@ -151,8 +152,9 @@ def facts_of(spans: Iterable[Span], since_ns: int = 0) -> Facts:
         for span in listed
         if span.name == REQUEST_SPAN and span.end_ns >= since_ns and ttft_of(span)
     }
+    searches = _searches(listed, requests)
     for span in requests.values():
-        _add_request(facts, span)
+        _add_request(facts, span, searches.get(span.trace_id))
     for span in listed:
         if span.trace_id in requests and span.name in ("prefill", "decode"):
             _add_steps(facts, span)
@@ -162,17 +164,31 @@ def facts_of(spans: Iterable[Span], since_ns: int = 0) -> Facts:
     return facts
 
 
-def _add_request(facts: Facts, span: Span) -> None:
+def _searches(spans: Iterable[Span], requests: Mapping[str, Span]) -> dict[str, list[Span]]:
+    """The decode spans of each beam search by its trace: one per beam and residency."""
+    searches: dict[str, list[Span]] = {trace: [] for trace, item in requests.items() if WIDTH_KEY in item.attributes}
+    for span in spans:
+        if span.name == "decode" and span.trace_id in searches:
+            searches[span.trace_id].append(span)
+    return searches
+
+
+def _add_request(facts: Facts, span: Span, search: Sequence[Span] | None) -> None:
+    """`search`: decode spans of a beam search, whose steps stand before its first token and in no gap; None: it is none."""
     ttft = ttft_of(span)
     if ttft is None:
         return
+    if search is not None:
+        ttft, gap_ms = without_search(ttft, search)
     said = span.attributes
     facts.requests += 1
     facts.ttft_ms.append(ttft.total_ms)
     for name, value in ttft.parts.items():
         facts.parts_ms[name] = facts.parts_ms.get(name, 0.0) + value
     tokens = int(said.get("gen_ai.usage.output_tokens", 0))
-    if tokens > 1:
+    if search is not None:
+        facts.itl_ms += [gap_ms] if gap_ms else []
+    elif tokens > 1:
         total_ms = float(said.get("gen_ai.latency.e2e", 0.0)) * 1e3
         facts.itl_ms.append(max(0.0, total_ms - ttft.total_ms) / (tokens - 1))
         facts.stall_ms.append(float(said.get("octavo.longest_stall_us", 0)) / 1e3)
@@ -230,7 +246,8 @@ def diagnose(facts: Facts, targets: Targets) -> list[Finding]:
     if not facts.ttft_ms:
         raise NothingToDiagnose("no request with a first token in this time; widen --last, or ask something first")
     found = [*_first_token(facts, targets), *_decode(facts, targets), *_stalls(facts, targets)]
-    return sorted((item for item in found if item.score >= LEAST_SCORE), key=lambda item: -item.score)
+    worst_first = sorted(found, key=lambda item: -item.score)
+    return worst_first[:1] + [item for item in worst_first[1:] if item.score >= LEAST_SCORE]
 
 
 def _first_token(facts: Facts, targets: Targets) -> Iterable[Finding]:

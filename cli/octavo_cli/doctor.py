@@ -7,15 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
-import psutil
 from octavo.errors import OctavoError
 from octavo.figures import describe_machine
 from octavo.manifest import Manifest, ManifestError
+from octavo.memory import tightest
 from octavo.rpc.settings import load_settings
 
 from octavo_cli.exits import NoCluster
@@ -25,7 +27,16 @@ from octavo_cli.state import running_state
 Verdict = Literal["ok", "warn", "fail"]
 PACKAGES = ("grpcio", "protobuf", "opentelemetry-sdk", "tokenizers", "starlette", "uvicorn", "lmdb", "blake3")
 TORCH_PATIENCE_S = 120.0
+BUILD_PATIENCE_S = 900.0
+"""For the native kernels, which are compiled when they are asked for first."""
+TOLD = "octavo: "
+"""How the lines begin that a child tells whoever waits."""
 _CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm")
+_TELL = f"""
+import logging
+logging.basicConfig(format="{TOLD}%(message)s", level=logging.WARNING)
+logging.getLogger("octavo_gpuworker.native.library").setLevel(logging.INFO)
+"""
 _TORCH_PROBE = """
 import json
 found = {}
@@ -91,7 +102,7 @@ def examine(flags: list[str]) -> list[Check]:
 
 def kernel_rows() -> list[str]:
     """The worker's own account of its operation table. Raises OctavoError when the worker package cannot be asked."""
-    rows = _ask_python(_KERNEL_PROBE, "the worker's kernel table")
+    rows = _ask_python(_KERNEL_PROBE, "the worker's kernel table", BUILD_PATIENCE_S)
     return [str(row) for row in rows]
 
 
@@ -128,10 +139,12 @@ def _cpu() -> list[Check]:
 
 
 def _memory(manifest: Manifest) -> Check:
-    memory = psutil.virtual_memory()
+    memory = tightest()
     wanted = manifest.engine.kv_pool_bytes + (manifest.cache.dram_bytes if "dram" in manifest.cache.tiers else 0)
-    found = f"{_size(memory.available)} free of {_size(memory.total)}; KV pool and DRAM tier may take {_size(wanted)}"
-    if memory.available < wanted + 2**30:
+    whose = f" of the control group {memory.group}" if memory.group else ""
+    found = f"{_size(memory.free_bytes)} free of {_size(memory.total_bytes)}{whose}; "
+    found += f"a worker's KV pool and the DRAM tier may take {_size(wanted)}"
+    if memory.free_bytes < wanted + 2**30:
         return Check("memory", "warn", found, "lower engine.kv_pool_bytes or cache.dram_bytes")
     return Check("memory", "ok", found)
 
@@ -172,7 +185,7 @@ def _native(manifest: Manifest) -> Check:
     lost = "the worker runs on torch: slower steps, a start of some seconds more, and torch's memory"
     probe = _NATIVE_PROBE.format(engine=asdict(manifest.engine), ref=manifest.model.ref)
     try:
-        found = _ask_python(probe, "the native kernels")
+        found = _ask_python(probe, "the native kernels", BUILD_PATIENCE_S)
     except OctavoError as error:
         return Check("native kernels", "warn", str(error), lost)
     if manifest.engine.kernels not in ("auto", "native"):
@@ -291,16 +304,37 @@ def _cluster(manifest: Manifest) -> Check:
     return Check("cluster", "ok", f"runs: {', '.join(state.urls.values()) or 'still starting'}")
 
 
-def _ask_python(code: str, what: str) -> Any:
-    """What a child process prints as JSON on its last line. Raises OctavoError with the child's last word."""
-    try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TORCH_PATIENCE_S)
-    except subprocess.TimeoutExpired as error:
-        raise OctavoError(f"{what} did not answer within {TORCH_PATIENCE_S:.0f} s") from error
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise OctavoError(f"{what} cannot be asked: {said[-1] if said else f'exit code {done.returncode}'}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def _ask_python(code: str, what: str, patience_s: float = TORCH_PATIENCE_S) -> Any:
+    """What a child process prints as JSON on its last line; what it logs goes to our own standard error as it comes.
+
+    Raises OctavoError with the child's last word.
+    """
+    said: list[str] = []
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:
+        command = [sys.executable, "-c", _TELL + code]
+        with subprocess.Popen(command, stdout=answer, stderr=subprocess.PIPE, text=True, errors="replace") as child:
+            listening = threading.Thread(target=_pass_on, args=(child.stderr, said))
+            listening.start()
+            try:
+                ended = child.wait(patience_s)
+            except subprocess.TimeoutExpired as error:
+                raise OctavoError(f"{what} did not answer within {patience_s:.0f} s") from error
+            finally:
+                child.kill()
+                listening.join()
+        if ended != 0:
+            raise OctavoError(f"{what} cannot be asked: {said[-1] if said else f'exit code {ended}'}")
+        answer.seek(0)
+        return json.loads(answer.read().strip().splitlines()[-1])
+
+
+def _pass_on(lines: IO[str], said: list[str]) -> None:
+    """Shows what the child tells; keeps the rest, a traceback mostly."""
+    for line in lines:
+        if line.startswith(TOLD):
+            print(line, end="", file=sys.stderr, flush=True)
+        elif line.strip():
+            said.append(line.strip())
 
 
 def _size(count: float) -> str:

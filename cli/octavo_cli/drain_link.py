@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import grpc.aio
 from octavo.errors import InvalidRequest, Unavailable
 from octavo.rpc.channels import open_channel
 from octavo.v1 import scheduler_pb2, scheduler_pb2_grpc
-
-from octavo_cli.state import running_state
-
-
-def scheduler_address(run_dir: Path) -> str:
-    """host:port of the run folder's scheduler. Raises NoCluster when none runs."""
-    return next(item.address for item in running_state(run_dir).services if item.kind == "scheduler")
 
 
 async def follow_drain(

@@ -1,14 +1,13 @@
-"""Which gateway a command speaks to: --url, or the cluster of the run folder."""
+"""Which gateway or scheduler a command speaks to: --url or --scheduler, or the cluster of the run folder."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from octavo.manifest import ManifestError
 from octavo.rpc.settings import load_settings
 
+from octavo_cli.addresses import HTTP, checked_gateway, checked_http, checked_scheduler
 from octavo_cli.exits import NoCluster
 from octavo_cli.state import running_state
 
@@ -30,16 +29,25 @@ def run_folder(run_dir: str = "") -> Path:
 
 
 def gateway_url(url: str, run_dir: str = "", manifest: str = "") -> str:
-    """grpc://host:port to dial. Raises NoCluster when nothing is named and nothing runs."""
-    return url or _running_urls(run_dir, manifest)["grpc"]
+    """grpc://host:port to dial. Raises NoCluster when nothing is named and nothing runs, InvalidRequest for an address that is none."""
+    return checked_gateway(url) if url else _running_urls(run_dir, manifest)["grpc"]
+
+
+def server_url(url: str, run_dir: str = "") -> str:
+    """As `gateway_url`, or http(s)://host:port/v1 of any OpenAI-compatible server."""
+    return checked_http(url, "http://host:port/v1") if url.startswith(HTTP) else gateway_url(url, run_dir)
+
+
+def scheduler_address(scheduler: str, run_dir: str = "") -> str:
+    """host:port of the scheduler to ask. Raises as `gateway_url`."""
+    if scheduler:
+        return checked_scheduler(scheduler)
+    return next(item.address for item in running_state(run_dir_of(run_dir)).services if item.kind == "scheduler")
 
 
 def http_url(url: str, run_dir: str) -> str:
-    """http://host:port to ask, without a slash at its end. Raises NoCluster when nothing is named and nothing runs, ManifestError
-    for an address that is none."""
-    if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-        raise ManifestError(f"--url: {url!r} is no HTTP address; write http://host:port", field="url")
-    return (url or _running_urls(run_dir)["http"]).rstrip("/")
+    """http://host:port to ask, without a slash at its end. Raises as `gateway_url`."""
+    return checked_http(url) if url else _running_urls(run_dir)["http"].rstrip("/")
 
 
 def _running_urls(run_dir: str, manifest: str = "") -> dict[str, str]:

@@ -12,6 +12,9 @@ LAST_WORDS = ("cannot start: ", _ENDED)
 """How the lines begin that a service logs at its end; `reason_of_death` is made of them."""
 _LEFT = f"{_ENDED}0: left in order"
 """Last words of a worker that `octavo drain` sent away."""
+STATES = ("starting", "serving", "draining", "not_serving")
+_STATE = "state "
+"""How the line begins in which a service says that its state is another."""
 SETTINGS_WORDS = ("setting ", "settings at their default: ")
 """How the lines begin in which a service lists its settings; they name every field, and none is progress."""
 
@@ -61,6 +64,13 @@ def parse_record(line: str) -> Record:
     if len(parts) == 4 and parts[2] in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
         return Record(parts[2].lower(), parts[3])
     return Record("", line)
+
+
+def logged_state(record: Record) -> tuple[str, str] | None:
+    """The state that a service says it took, and why (mostly empty); None: the line says something else."""
+    word, _, why = record.message.removeprefix(_STATE).partition(": ")
+    told = record.level == "info" and record.message.startswith(_STATE) and word in STATES
+    return (word, why) if told else None
 
 
 def left_in_order(records: list[Record], code: int) -> bool:

@@ -72,12 +72,13 @@ def _service(service: ServiceState, info: admin_pb2.GetInfoResponse | None) -> d
 
 def _blocks(cell: scheduler_pb2.GetStatusResponse | None) -> dict[str, int | None]:
     if cell is None:
-        return {"total": None, "free": None, "cached": None, "leaked": None}
+        return dict.fromkeys(("total", "free", "cached", "leaked", "out_of_use"))
     return {
         "total": cell.blocks_total,
         "free": cell.blocks_free,
         "cached": cell.blocks_cached,
         "leaked": cell.blocks_leaked,
+        "out_of_use": sum(worker.blocks_retired for worker in cell.workers),
     }
 
 
@@ -125,6 +126,7 @@ def status_lines(status: dict[str, Any]) -> list[str]:
     if blocks["total"] is not None:
         lines.append(
             f"blocks       total {blocks['total']}  free {blocks['free']}  cached {blocks['cached']}  leaked {blocks['leaked']}"
+            + (f"  out of use for want of memory {blocks['out_of_use']}" if blocks.get("out_of_use") else "")
         )
     if status["requests"]:
         lines.append(f"requests     running {status['requests']['running']}  waiting {status['requests']['waiting']}")

@@ -24,7 +24,7 @@ from octavo_cli.gate_process import LOG, WAITING, run_gate_process
 from octavo_cli.plan import STOP_ORDER, ServicePlan
 from octavo_cli.ports import reachable
 from octavo_cli.process import ServiceProcess, open_probe
-from octavo_cli.service_log import Record, left_in_order, reason_of_death
+from octavo_cli.service_log import Record, left_in_order, logged_state, reason_of_death
 from octavo_cli.state import ClusterState, Process, ServiceState, write_state
 
 POLL_STARTING_S, POLL_SERVING_S = 0.1, 0.5
@@ -175,24 +175,31 @@ class Supervisor:
         try:
             while True:
                 before = self._service(plan)
-                for record in process.read_log():
+                records = process.read_log()
+                for record in records:
                     if self._service(plan).state != "serving":
                         self._show(self._watcher.record, plan.name, record)
                 info = await probe.info()
                 if info is not None and info.pid == process.identity.pid:
-                    self._heard(plan, info, time.monotonic() - began_s)
+                    self._heard(plan, info, records, time.monotonic() - began_s)
                 now = self._service(plan)
                 alike = alike + 1 if info is not None and now == before else 0
                 await asyncio.sleep(_pause_s(now.state == "serving", alike))
         finally:
             await probe.close()
 
-    def _heard(self, plan: ServicePlan, info: admin_pb2.GetInfoResponse, seconds: float) -> None:
-        before = self._service(plan)
+    def _heard(
+        self, plan: ServicePlan, info: admin_pb2.GetInfoResponse, records: Sequence[Record], seconds: float
+    ) -> None:
+        """A service's answer, and what it logged before: one that serves is asked seldom, and a state may have come and gone."""
         self._info_urls[plan.kind] = dict(info.urls)
-        if (before.state, before.why) != (info.state, info.why):
-            self._update(plan, state=info.state, why=info.why)
-            self._show(self._watcher.changed, before, self._service(plan), seconds)
+        logged = [told for record in records if (told := logged_state(record))]
+        serving = self._service(plan).state == "serving"
+        for state, why in logged if serving and logged else [(info.state, info.why)]:
+            before = self._service(plan)
+            if (before.state, before.why) != (state, why):
+                self._update(plan, state=state, why=why)
+                self._show(self._watcher.changed, before, self._service(plan), seconds)
         if not self.state.ready and all(item.state == "serving" for item in self.state.services):
             self.state = replace(self.state, ready=True, urls=self._urls())
             self._save()

@@ -16,7 +16,7 @@ from octavo.keys import choice_seed, extend_keys, root_of
 from octavo.packing import pack_keys
 
 from octavo_gateway import sampling_checks as check
-from octavo_gateway.argument_schemas import KnownSchemas, schemas_of
+from octavo_gateway.argument_schemas import KnownSchemas
 from octavo_gateway.beams import Beams, check_beams, without_draws
 from octavo_gateway.body_hash import body_hash
 from octavo_gateway.caching.rules import check_cache
@@ -24,7 +24,7 @@ from octavo_gateway.caching.tools import callable_names, check_tools, shown_tool
 from octavo_gateway.call_opening import is_forced
 from octavo_gateway.chat import ChatRenderer, check_messages
 from octavo_gateway.namespaces import Namespaces
-from octavo_gateway.requests import PromptChunk, RequestParams
+from octavo_gateway.requests import Encoded, PromptChunk, RequestParams
 from octavo_gateway.tokenizer import Tokenizer
 
 COMPLETION_MAX_TOKENS: Final = 16
@@ -211,31 +211,33 @@ class Admission:
         if at_least >= limits.max_model_len:
             raise too_long(name, at_least, limits, "at least ")
 
-    def encode(self, params: RequestParams) -> list[int]:
-        """Prompt ids of a checked request; may run in a thread. InvalidRequest for what a template or a schema makes of it."""
+    def encode(self, params: RequestParams) -> Encoded:
+        """The prompt of a checked request; may run in a thread. InvalidRequest for what a template or a schema makes of it."""
         if params.kind == "chat":
-            if is_forced(params.tool_choice):
-                self.known_schemas.check(params, callable_names(params))
-            return self.chat.encode(
+            forced = is_forced(params.tool_choice)
+            schemas = self.known_schemas.check(params, callable_names(params)) if forced else ()
+            ids = self.chat.encode(
                 params.messages,
                 add_generation_prompt=params.add_generation_prompt,
                 tools=shown_tools(params),
                 opening=self._opening(params),
             )
+            return Encoded(ids, schemas)
         if params.prompt_ids is not None:
-            return list(params.prompt_ids)
-        return self.tokenizer.with_bos(self.tokenizer.encode(params.prompt_text or ""))
+            return Encoded(list(params.prompt_ids))
+        return Encoded(self.tokenizer.with_bos(self.tokenizer.encode(params.prompt_text or "")))
 
     def admit(
         self,
         params: RequestParams,
-        prompt_ids: list[int],
+        encoded: Encoded,
         tenant: str,
         deadline_s: float | None,
         limits: Limits,
         chunks: Sequence[PromptChunk] = (),
     ) -> AdmittedRequest:
-        """The proof, from a request that `check` passed and its ids from `encode`. InvalidRequest as `check`."""
+        """The proof, from a request that `check` passed and its prompt from `encode`. InvalidRequest as `check`."""
+        prompt_ids = encoded.prompt_ids
         prompt_field = "messages" if params.kind == "chat" else "prompt"
         if not prompt_ids:
             raise check.invalid(prompt_field, "it has no tokens; send some text")
@@ -270,7 +272,7 @@ class Admission:
                 echo=params.echo,
                 tools=callable_names(params),
                 opening=self._opening(params),
-                schemas=schemas_of(params, callable_names(params)) if is_forced(params.tool_choice) else (),
+                schemas=encoded.schemas,
             ),
             max_tokens=max_tokens,
             n=n,

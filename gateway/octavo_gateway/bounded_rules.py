@@ -1,41 +1,25 @@
 """The rules of a JSON schema with a bound on what they may take together: both the schema and what it judges are strangers' work.
 
-The `jsonschema` package's own, but for three things. Each application of a rule takes steps, by what it looks at and by what its
-error would quote. What is unique is found by sorting texts and not pair by pair. And a part of a schema that names a draft is not
-handed to that draft's own rules, which are unbounded.
+The `jsonschema` package's own, but for four things. Each application of a rule takes steps, by what it looks at and by what its
+error would quote. What is unique is found by sorting texts and not pair by pair. A part of a schema that names a draft is not
+handed to that draft's own rules, which are unbounded. And a regular expression of the schema is matched by `patterns`, or not at all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
-PATTERNS: Final = ("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems")
-"""Rules that run a regular expression of the schema, or ask what such a one has matched."""
+from octavo_gateway.bounded_steps import Steps
+from octavo_gateway.formats import fits
+from octavo_gateway.pattern_rules import Rule, pattern_rules
+from octavo_gateway.patterns import Patterns
+
+UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
+"""Rules that are left out: what they ask of the package's other rules takes no steps, and runs regular expressions."""
 CHARS_PER_STEP: Final = 256
 """Characters that are written or compared in the time of one step."""
-
-Rule = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
-
-
-class TooManySteps(Exception):
-    """A check took more steps than it has."""
-
-
-class Steps:
-    """What may still be done; shared by everything that one request has checked at one place."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def take(self, count: int) -> None:
-        """Raises TooManySteps."""
-        self.left -= count
-        if self.left < 0:
-            raise TooManySteps
 
 
 class Sizes:
@@ -69,8 +53,8 @@ class Sizes:
         return size
 
 
-def bounded(kind: Any, steps: Steps, sizes: Sizes, left_out: Iterable[str] = ()) -> Any:
-    """A validator class that does as `kind`, but for the rules that are left out, and takes its steps from `steps`.
+def bounded(kind: Any, steps: Steps, sizes: Sizes, patterns: Patterns | None = None) -> Any:
+    """A validator class that does as `kind` and takes its steps from `steps`. `patterns`: of a stranger's schema; None: its own are trusted.
 
     Make its first one with `registry=` and, where references are many, a crawled `_resolver=`; what it makes itself keeps them.
     """
@@ -84,12 +68,12 @@ def bounded(kind: Any, steps: Steps, sizes: Sizes, left_out: Iterable[str] = ())
 
         return apply
 
-    rules: dict[str, Rule] = {name: counted(rule) for name, rule in kind.VALIDATORS.items()}
-    rules["uniqueItems"] = counted(_unique)
-    if left_out:
-        rules |= dict.fromkeys(left_out, _nothing)
-        rules["additionalProperties"] = _unless_patterns(rules["additionalProperties"])
-    made: Any = extend(kind, validators=rules)  # type: ignore[no-untyped-call]
+    own: dict[str, Rule] = {**kind.VALIDATORS, "uniqueItems": _unique}
+    if patterns is not None:
+        own |= dict.fromkeys(UNEVALUATED, _nothing)
+        own |= pattern_rules(patterns, own["additionalProperties"])
+        own["format"] = _format
+    made: Any = extend(kind, validators={name: counted(rule) for name, rule in own.items()})  # type: ignore[no-untyped-call]
 
     def evolve(self: Any, **changes: Any) -> Any:
         resolver = changes.get("_resolver", self._resolver)
@@ -103,11 +87,11 @@ def _nothing(validator: Any, value: Any, instance: Any, schema: Any) -> None:
     return None
 
 
-def _unless_patterns(rule: Rule) -> Rule:
-    def apply(validator: Any, value: Any, instance: Any, schema: Mapping[str, Any]) -> Iterable[Any] | None:
-        return None if schema.get("patternProperties") else rule(validator, value, instance, schema)
+def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Iterable[Any]:
+    from jsonschema.exceptions import ValidationError
 
-    return apply
+    if isinstance(instance, str) and not fits(name, instance):
+        yield ValidationError("another format")
 
 
 def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any]:

@@ -40,6 +40,7 @@ from octavo_gateway.requests import (
     CancelOutcome,
     ChatMessage,
     EdgeContext,
+    Encoded,
     Generation,
     ModelInfo,
     PromptChunk,
@@ -155,11 +156,11 @@ class OctavoGateway:
         tokenizing_ns = time.time_ns()
         tokenizing = self._clock()
         preload, chunks = await self._continued(params, tenant)
-        prompt_ids = await self._encode(params, preload)
+        encoded = await self._encode(params, preload)
         tokenized = self._clock()
-        span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(prompt_ids))
+        span.child("tokenize", tokenizing_ns, time.time_ns(), tokens=len(encoded.prompt_ids))
         deadline_s = _shortest(edge.deadline_s, params.deadline_ms / 1e3 if params.deadline_ms else None)
-        admitted = self._admission.admit(params, prompt_ids, tenant, deadline_s, limits, chunks)
+        admitted = self._admission.admit(params, encoded, tenant, deadline_s, limits, chunks)
         if not admitted.resumes and (turn := self._turns.continued(tenant, params.messages)):
             admitted = replace(
                 admitted, resumes=turn
@@ -185,13 +186,11 @@ class OctavoGateway:
         adopt_salt(params, preload)
         return preload, chunks if params.cache_chunks else []
 
-    async def _encode(self, params: RequestParams, preload: Preloaded | None) -> list[int]:
-        def encode() -> list[int]:
-            return (
-                self._admission.encode(params)
-                if preload is None
-                else continue_preload(self._admission, params, preload)
-            )
+    async def _encode(self, params: RequestParams, preload: Preloaded | None) -> Encoded:
+        def encode() -> Encoded:
+            if preload is None:
+                return self._admission.encode(params)
+            return Encoded(continue_preload(self._admission, params, preload))
 
         return encode() if prompt_chars(params) < THREAD_TEXT_CHARS else await asyncio.to_thread(encode)
 

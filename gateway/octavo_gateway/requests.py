@@ -100,6 +100,14 @@ class RequestParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """What tokenizing a checked request gave."""
+
+    prompt_ids: list[int]
+    schemas: tuple[tuple[str, str], ...] = ()  # of functions that must be called: name, JSON of its arguments' schema
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeContext:
     """What an edge knows of the call rather than of the request."""
 

@@ -67,6 +67,7 @@ class RequestSpan:
                 "gen_ai.request.seed": str(admitted.seed),
                 "octavo.tenant": admitted.tenant,
                 "octavo.priority": admitted.priority,
+                **({"octavo.beam_width": admitted.beams.width} if admitted.beams is not None else {}),
             }
         )
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from blake3 import blake3
 
 from octavo_gateway.argument_schemas import MOST_STEPS, Judge
-from octavo_gateway.bounded_rules import Steps
+from octavo_gateway.bounded_steps import Steps
 from octavo_gateway.caching.tools import MAX_DEPTH, depth_of
 from octavo_gateway.growing_call import CallPart, GrowingCall
 

@@ -114,6 +114,7 @@ class Engine:
         self._inbox: deque[Order | LoadedBlock | TransferDone] = deque()
         self._reporter = Reporter(merge_ns)
         self._relief = Relief()
+        self._backed_blocks = 0  # of the pool, from the first on; 0: all
         self._blends = BlendQueue(backend)
         self._steady: SteadyRun | None = None
 
@@ -124,6 +125,10 @@ class Engine:
         self._inbox.append(item)
         if self.backend.repeats and not isinstance(item, UNDISTURBING + COPIED):
             self.backend.hold()  # what is copied disturbs only who waits for it, and beside those no step runs ahead
+
+    def hold_back(self, backed_blocks: int) -> None:
+        """Memory is short: blocks behind so many have none yet, and the scheduler is to use none of them. 0: all have."""
+        self._backed_blocks = backed_blocks
 
     # --- one iteration ---------------------------------------------------------------------------------------------
 
@@ -154,6 +159,7 @@ class Engine:
             if live:
                 current.live_seqs, current.live_transfers = list(self._by_seq), list(self._transfers)
                 current.orders_applied = self._applied
+                current.backed_blocks = self._backed_blocks
             reports.append(current)
         return reports
 

@@ -293,4 +293,6 @@ class Report:
     live_transfers: list[int] | None = None
     failed_allocations: int = 0
     """Steps that did not run for lack of memory."""
+    backed_blocks: int = 0
+    """With the live lists: blocks of the pool, from the first on, that may be used while memory is short; 0: all."""
     orders_applied: int = 0

@@ -123,7 +123,7 @@ class Worker:
         self.calibration = Calibration(0.0, 0.0, 0.0, 0.0)
         self._bell = Bell(self._loop, lambda: self.link.collect())
         self.steps = StepLoop(self.engine, self._emit, self._died, self._bell)
-        self._pages = PoolPages(backend)
+        self._pages = PoolPages(backend, self.engine.hold_back)
         self.transfers = Transfers(
             manifest.gpuworker.kvstore, pool, self.root_key, self._post, exact=manifest.engine.deterministic
         )

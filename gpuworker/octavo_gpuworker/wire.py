@@ -182,6 +182,7 @@ def fill_report(message: pb.Report, report: Report, now_ns: int) -> None:
     if any(report.logprobs):
         _fill_logprobs(message, report.logprobs)
     if report.live_seqs is not None and report.live_transfers is not None:
+        message.backed_blocks = report.backed_blocks
         message.live.CopyFrom(
             pb.LiveList(seqs=report.live_seqs, transfers=report.live_transfers, orders_applied=report.orders_applied)
         )

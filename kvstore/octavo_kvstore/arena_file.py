@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import time
 import uuid
@@ -17,12 +18,15 @@ from pathlib import Path
 from octavo.arena import DRAFT_PREFIX, ArenaMap, arena_bytes, data_offset, make_locked
 from octavo.errors import OctavoError
 from octavo.manifest import ManifestError
+from octavo.memory import tightest
 
 ARENA_PATTERN, LOCK_PATTERN = "octavo-arena-*", "octavo-lease-*"
 DRAFT_S = 60.0
 """A file that is made and not locked yet belongs to somebody; after this long its maker is dead."""
 RUN_BYTES = 16 * 2**20
 """How much of the file is backed with memory at once."""
+
+log = logging.getLogger("octavo.kvstore.arena")
 
 
 class ArenaFolder:
@@ -94,10 +98,20 @@ class ArenaFile:
         self.map = ArenaMap(self.path, slots, slot_bytes)
         self.backed = 0
         """Slots that have memory, from the first on."""
+        self._short = False  # at the last look, and said so
 
     def back(self) -> range:
-        """Backs another run of slots with memory, so that touching them can never be SIGBUS; which ones. Empty: no more."""
+        """Backs another run of slots with memory, so that touching them can never be SIGBUS; which ones. Empty: no more, for want of
+        room in the volume or of memory that may be taken.
+        """
         count = min(max(1, RUN_BYTES // self.slot_bytes), self.slots - self.backed)
+        short = count > 0 and tightest().spare_bytes < count * self.slot_bytes
+        if short:  # the system would give it, and kill a process for it
+            if not self._short:
+                size = self.backed * self.slot_bytes / 2**20
+                log.warning("memory is short: the DRAM tier stays at %.0f MiB; lower cache.dram_bytes", size)
+            count = 0
+        self._short = short
         while count > 0:
             offset = data_offset(self.slots) + self.backed * self.slot_bytes
             try:

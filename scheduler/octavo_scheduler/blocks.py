@@ -32,6 +32,7 @@ class BlockPool:
     __slots__ = (
         "_cached",
         "_debt",
+        "_end",
         "_evict",
         "_free",
         "_fresh",
@@ -69,7 +70,8 @@ class BlockPool:
         """Blocks that only the index holds."""
         self.empty_blocks = num_blocks - 1
         """Blocks that hold nothing: taking them costs no cached one."""
-        self._retired: list[int] = []
+        self._end = num_blocks  # so far, but for what is retired
+        self._retired: list[int] = []  # those that were never given out from `_end` on, the last ones first
         self._debt = 0  # to be retired as they come back
         self.usable_blocks = num_blocks - 1
         """All blocks but the null block and what is retired, or will be once it is free."""
@@ -85,7 +87,8 @@ class BlockPool:
         return self._debt
 
     def retire(self, count: int) -> None:
-        """Takes `count` blocks out of use: unused ones, then cached ones, then whichever come back next."""
+        """Takes `count` blocks out of use: unused ones, first those that were never given out, from the pool's end on; then cached ones,
+        then whichever come back next."""
         self._debt += count
         self.usable_blocks -= count
         self._pay_debt()
@@ -95,8 +98,14 @@ class BlockPool:
         forgiven = min(count, self._debt)
         self._debt -= forgiven
         back = min(count - forgiven, len(self._retired))
+        below: list[int] = []
         for _ in range(back):
-            self._free.append(self._retired.pop())
+            block = self._retired.pop()
+            if block == self._end:
+                self._end += 1
+            else:
+                below.append(block)
+        self._free[:0] = reversed(below)
         self.empty_blocks += back
         self.usable_blocks += forgiven + back
         return forgiven + back
@@ -104,8 +113,8 @@ class BlockPool:
     def _unwrap(self, count: int) -> None:
         """Puts never-used blocks on the bottom of the stack until `count` are there, or all: a pool is large and used slowly."""
         lack = count - len(self._free)
-        if lack > 0 and self._fresh < self.num_blocks:
-            end = min(self.num_blocks, self._fresh + max(lack, UNWRAPPED))
+        if lack > 0 and self._fresh < self._end:
+            end = min(self._end, self._fresh + max(lack, UNWRAPPED))
             self._free[:0] = range(end - 1, self._fresh - 1, -1)
             self._fresh = end
 
@@ -113,13 +122,15 @@ class BlockPool:
         cached = min(self._debt - self.empty_blocks, self.cached_blocks)
         if cached > 0:
             self._evict(cached)
-        self._unwrap(self._debt)
-        count = min(self._debt, len(self._free))
+        last = min(self._debt, self._end - self._fresh)
+        self._retired += range(self._end - 1, self._end - 1 - last, -1)
+        self._end -= last
+        count = min(self._debt - last, len(self._free))
         if count:
-            self._retired += self._free[-count:]
-            del self._free[-count:]
-            self.empty_blocks -= count
-            self._debt -= count
+            self._retired += self._free[:count]
+            del self._free[:count]
+        self.empty_blocks -= last + count
+        self._debt -= last + count
 
     @property
     def free_blocks(self) -> int:
@@ -350,7 +361,7 @@ class BlockPool:
     def check_integrity(self) -> list[str]:
         """Every block is in exactly one state and no count is off; returns what is wrong, in words."""
         wrong: list[str] = []
-        free = {*self._free, *range(self._fresh, self.num_blocks)}
+        free = {*self._free, *range(self._fresh, self._end)}
         if len(free) != self.empty_blocks:
             wrong.append("a block is twice in the free list")
         if 0 in free or self._sequences[0] or 0 in self._transfers or self._indexed[0] or 0 in self._pins:
@@ -382,7 +393,7 @@ class BlockPool:
             sequences.update(table)
         for table in transfer_blocks:
             transfers.update(table)
-        gone = {*self._free, *self._retired, *range(self._fresh, self.num_blocks)}
+        gone = {*self._free, *self._retired, *range(self._fresh, self._end)}
         return [
             block
             for block in range(1, self.num_blocks)

@@ -235,6 +235,7 @@ class Reported:
     draining: bool = False  # the worker was told to stop: what runs goes on, nothing new may come
     failed_allocations: int = 0
     beam_rows: list[BeamRow] = field(default_factory=list)
+    backed_blocks: int = 0  # with the live lists: of the pool, from the first block on, while memory is short; 0: all
 
 
 @dataclass(slots=True)

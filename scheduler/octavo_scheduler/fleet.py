@@ -43,6 +43,7 @@ class Worker:
         "_budget",
         "_quiet_us",
         "_stuck_us",
+        "backed_blocks",
         "backlog",
         "batch_due_us",
         "batch_since_us",
@@ -131,6 +132,7 @@ class Worker:
         self.transfers: dict[int, Transfer] = {}
         self.computing: dict[bytes, Sequence] = {}
         self.hungry: dict[Sequence, None] = {}
+        self.backed_blocks = hello.num_blocks - 1  # usable at most: others have no memory yet
         self.backlog = 0  # tokens that running sequences have still to prefill
         self.ungranted = 0  # blocks that its sequences lack to their last position, the stopping ones included
         self.starved = 0

@@ -112,7 +112,7 @@ CELL_GAUGES: Final = (
         "overcommit_ratio",
         "Largest over the workers: blocks held and still to be asked for at most, in sizes of the pool.",
     ),
-    ("blocks_retired", "Blocks taken out of use after failed allocations."),
+    ("blocks_retired", "Blocks out of use, after failed allocations or for want of memory behind them."),
     (
         "ttft_prediction_error_p50",
         "Median relative error of the TTFT predicted at the door, of the latest 512 that were.",

@@ -86,6 +86,7 @@ def _read_rest(message: wpb.Report, report: events.Reported) -> None:
         report.live_seqs = list(message.live.seqs)
         report.live_transfers = list(message.live.transfers)
         report.orders_applied = message.live.orders_applied
+        report.backed_blocks = message.backed_blocks
 
 
 def _read_row(row: wpb.BeamRow) -> BeamRow:

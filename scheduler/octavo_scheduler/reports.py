@@ -98,6 +98,7 @@ def apply(cell: Cell, worker: Worker, report: Reported) -> None:
     if not worker.healthy and worker.is_well(cell.now_us):
         worker.healthy = cell.admission_due = True
     if report.live_seqs is not None:
+        memory.backed(cell, worker, report.backed_blocks)
         _compare_live(worker, report)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,48 @@ def test_only_requests_of_the_time_count() -> None:
     late = Span(**{**{name: getattr(new, name) for name in new.__slots__}, "end_ns": 10**15})
     facts = facts_of([old, late], since_ns=10**14)
     assert facts.requests == 1 and diagnose(facts, TIGHT)[0].symptom == "prefill"
+
+
+def search(number: int, parts_ms: dict[str, float]) -> Span:
+    """A beam search's request: its steps are in the relay, and all its tokens come at once."""
+    return request(number, parts_ms, tokens=160, itl_ms=0.001, stall_ms=0.001, beam_width=4)
+
+
+def beams(number: int, start_ms: float, duration_ms: float, steps: int) -> list[Span]:
+    """Decode spans of two beams of one residency; the second begins a little later."""
+    found = [child(number, "decode", duration_ms, decode__steps=steps) for _ in range(2)]
+    return [
+        replace(item, start_ns=int((start_ms + at) * MS), end_ns=int((start_ms + duration_ms) * MS))
+        for at, item in enumerate(found)
+    ]
+
+
+def test_the_steps_of_a_beam_search_are_decode() -> None:
+    facts = facts_of([search(1, {**CALM, "relay": 3003.0}), *beams(1, 50.0, 3000.0, 30)])
+    assert facts.parts_ms["relay"] == pytest.approx(3.0) and facts.parts_ms["retry"] == 0.0
+    assert facts.itl_ms == [pytest.approx(100.0)] and facts.ttft_ms == [pytest.approx(47.0)] and facts.stall_ms == []
+    first = diagnose(facts, TIGHT)[0]
+    assert first.symptom == "decode" and first.over
+    assert not any(item.symptom == "transport" and item.over for item in diagnose(facts, TIGHT))
+
+
+def test_what_lies_between_two_stays_of_a_search_is_a_wait() -> None:
+    """Two residencies of 1 s and 0.5 s, 2 s apart."""
+    spans = [*beams(1, 50.0, 1000.0, 10), *beams(1, 3050.0, 500.0, 10)]
+    facts = facts_of([search(1, {**CALM, "relay": 3500.0}), *spans])
+    assert facts.parts_ms["retry"] == pytest.approx(2000.0) and facts.parts_ms["relay"] == pytest.approx(0.0)
+    assert facts.itl_ms == [pytest.approx(75.0)] and facts.ttft_ms == [pytest.approx(2044.0)]
+
+
+def test_a_search_whose_worker_left_no_spans_is_no_transport_either() -> None:
+    facts = facts_of([search(1, {**CALM, "relay": 3000.0})])
+    assert facts.parts_ms["relay"] == facts.parts_ms["retry"] == 0.0 and facts.itl_ms == []
+    assert diagnose(facts, TIGHT)[0].symptom == "prefill"
+
+
+def test_the_worst_symptom_is_listed_however_small_it_is() -> None:
+    findings = diagnose(facts_of([request(1, {"prefill": 1.0, "queue": 0.1}, itl_ms=0.01)]), TIGHT)
+    assert [item.symptom for item in findings] == ["prefill"] and findings[0].score < 0.05
 
 
 def test_without_requests_there_is_nothing_to_diagnose() -> None:

@@ -9,7 +9,9 @@ import sys
 from typing import Any
 
 import pytest
+from octavo.errors import OctavoError
 from octavo.manifest import Engine, Manifest
+from octavo.memory import Room
 from octavo_cli import doctor
 
 
@@ -20,7 +22,7 @@ def verdicts(checks: list[doctor.Check]) -> dict[str, doctor.Check]:
 @pytest.fixture(autouse=True)
 def no_torch_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing torch in a child takes seconds; the probe itself has a test of its own."""
-    monkeypatch.setattr(doctor, "_ask_python", lambda code, what: {"torch": "9.9", "threads": 2, "cuda": False})
+    monkeypatch.setattr(doctor, "_ask_python", lambda *_: {"torch": "9.9", "threads": 2, "cuda": False})
 
 
 def test_a_taken_port_and_a_bad_manifest_are_told_with_what_to_do() -> None:
@@ -49,6 +51,14 @@ def test_more_memory_than_there_is_warns() -> None:
     assert "engine.kv_pool_bytes" in found["memory"].advice
 
 
+def test_the_limit_of_a_control_group_is_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "tightest", lambda: Room(2**30, 2**31, "/sys/fs/cgroup/a"))
+    found = verdicts(doctor.examine([]))["memory"]
+    assert found.verdict == "warn" and found.found.startswith(
+        "1.0 GiB free of 2.0 GiB of the control group /sys/fs/cgroup/a"
+    )
+
+
 def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(doctor, "_TORCH_PROBE", "import no_such_torch")
@@ -73,7 +83,7 @@ def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_lost_without_the_native_kernels_is_told(
     monkeypatch: pytest.MonkeyPatch, answer, flags, verdict, word
 ) -> None:
-    monkeypatch.setattr(doctor, "_ask_python", lambda code, what: answer)
+    monkeypatch.setattr(doctor, "_ask_python", lambda *_: answer)
     found = doctor._native(Manifest(engine=Engine(**flags)))
     assert found.verdict == verdict and word in found.found + found.advice
     if "reason" in answer:
@@ -87,6 +97,20 @@ def test_settings_that_the_native_kernels_do_not_take_are_told(monkeypatch: pyte
     assert found.verdict == "warn" and "engine.weights is w8a8" in found.found and "torch" in found.advice
     found = doctor._native(Manifest(engine=Engine(device="cuda")))
     assert found.verdict == "ok" and "engine.device is cuda" in found.found
+
+
+def test_what_a_child_tells_is_shown_and_its_last_word_is_the_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    tell = "import logging; logging.getLogger('octavo_gpuworker.native.library').info('compiling'); print('[1]')"
+    assert doctor._ask_python(tell, "x") == [1]
+    assert capfd.readouterr().err == "octavo: compiling\n"
+    with pytest.raises(OctavoError, match="x cannot be asked: ValueError: no more"):
+        doctor._ask_python("import logging; logging.error('a'); raise ValueError('no more')", "x")
+    assert capfd.readouterr().err == "octavo: a\n"
+    with pytest.raises(OctavoError, match="x did not answer within 0 s"):
+        doctor._ask_python("import time; time.sleep(60)", "x", 0.2)
 
 
 def test_the_command_prints_json_and_ends_with_1_when_something_fails(octavo: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 import typer
 from octavo_cli import exits
 from octavo_cli.main import app
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
 TREE: Any = typer.main.get_command(app)
@@ -47,6 +48,27 @@ def test_every_option_says_what_it_is_for(words: tuple[str, ...], command: Any) 
         if getattr(parameter, "help", "-") in (None, "") and not getattr(parameter, "hidden", False)
     ]
     assert silent == []
+
+
+def groups(group: Any, words: str = "octavo") -> Iterator[tuple[str, Any]]:
+    yield words, group
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from groups(command, f"{words} {name}")
+
+
+@pytest.mark.parametrize(("words", "group"), list(groups(TREE)), ids=[words for words, _ in groups(TREE)])
+def test_a_list_of_commands_says_of_each_what_it_does_in_whole_words(words: str, group: Any) -> None:
+    """On a terminal of 80 columns."""
+    room = 80 - 2 - 6 - max(map(len, group.commands))
+    cut = [name for name, command in group.commands.items() if command.get_short_help_str(room).endswith("...")]
+    assert cut == [], words
+
+
+@every
+def test_its_usage_has_each_bracket_once(words: tuple[str, ...], command: Any) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"])
+    assert result.exit_code == 0 and "[[" not in result.output and not re.search(r"--[a-z-]+ <list", result.output)
 
 
 def test_the_exit_codes_are_one_table() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.manifest import ManifestError
+from octavo.errors import InvalidRequest
 from octavo_cli import main
 from octavo_cli.exits import INTERRUPTED
 from octavo_cli.locate import http_url
@@ -86,9 +86,22 @@ def test_a_run_folder_that_is_not_there_is_named(words: list[str], name: str, tm
     assert f"no run folder {tmp_path / name}; `octavo up` makes one" in str(result.exception)
 
 
-@pytest.mark.parametrize("url", ["notaurl", "grpc://127.0.0.1:1", "127.0.0.1:8000", "http://", "http:///x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "notaurl",
+        "grpc://127.0.0.1:1",
+        "127.0.0.1:8000",
+        "http://",
+        "http:///x",
+        "http://[",
+        "http://h:99999",
+        "http://h:port",
+        "http://a b",
+    ],
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ManifestError, match=r"--url: .* is no HTTP address; write http://host:port"):
+    with pytest.raises(InvalidRequest, match=r"--url: .* is no HTTP address; write http://host:port"):
         http_url(url, "")
 
 

@@ -35,3 +35,11 @@ def test_prediction_errors_are_shown_once_there_are_predictions() -> None:
         for line in status_lines({**STATUS, "predictions": shown})
     )
     assert _predictions({}) == {}
+
+
+def test_blocks_that_are_out_of_use_are_told() -> None:
+    blocks = {"total": 90, "free": 80, "cached": 3, "leaked": 0, "out_of_use": 10}
+    (line,) = [line for line in status_lines({**STATUS, "blocks": blocks}) if line.startswith("blocks")]
+    assert line.endswith("leaked 0  out of use for want of memory 10")
+    (line,) = [line for line in status_lines({**STATUS, "blocks": {**blocks, "out_of_use": 0}}) if line[:6] == "blocks"]
+    assert line.endswith("leaked 0")

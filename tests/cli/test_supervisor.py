@@ -10,16 +10,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from octavo.rpc.host import State
 from octavo.v1 import admin_pb2
 from octavo_cli import supervisor as module
 from octavo_cli.console import ConsoleWatcher
 from octavo_cli.exits import StartFailed
 from octavo_cli.gate_process import WAITING, run_gate_process
 from octavo_cli.plan import ServicePlan
-from octavo_cli.service_log import ServiceLog
+from octavo_cli.service_log import STATES, ServiceLog
 from octavo_cli.state import Process, ServiceState
 from octavo_cli.supervisor import Supervisor
 from rich.console import Console
@@ -230,6 +231,45 @@ async def test_lines_that_make_no_sense_are_passed_over(tmp_path: Path, monkeypa
     async with watched(tmp_path, monkeypatch, answers, ConsoleWatcher(Console(file=out)), lines) as supervisor:
         await state_becomes(supervisor, "serving")
     assert "cannot be followed" not in out.getvalue() and "gpuworker-0  ready" in out.getvalue()
+
+
+async def test_a_state_that_came_and_went_between_two_questions_is_shown(tmp_path: Path, monkeypatch: Any) -> None:
+    out = io.StringIO()
+    answers = Answers(answer("starting"), answer("serving"))
+    async with watched(
+        tmp_path, monkeypatch, answers, ConsoleWatcher(Console(file=out)), ["state serving"]
+    ) as supervisor:
+        await state_becomes(supervisor, "serving")
+        with (tmp_path / "service.log").open("a") as log:  # in one go: no question falls between them
+            for form in ("12:30:01 kvstore INFO state {}\n", '{{"level": "info", "message": "state {}"}}\n'):
+                log.write(
+                    "".join(form.format(said) for said in ("not_serving: the tier is full", "serving", "of the art"))
+                )
+            log.write('{"level": "warning", "message": "state draining"}\nstate draining\n')
+        async with asyncio.timeout(10):
+            while out.getvalue().count(" ready ") < 3:
+                await asyncio.sleep(0.001)
+        assert supervisor.state.services[0].state == "serving"
+    said = [" ".join(line.split()[:5]) for line in out.getvalue().splitlines()]
+    assert said[0].startswith("kvstore ready")
+    assert [line.startswith("kvstore ready") for line in said] == [True, False, True, False, True]
+    assert said[1] == said[3] == "kvstore not_serving: the tier is"
+
+
+async def test_what_a_service_logs_before_it_serves_is_no_state_yet(tmp_path: Path, monkeypatch: Any) -> None:
+    answers = Answers(answer("starting", "loading"))
+    line = '{"level": "info", "message": "state serving"}'
+    async with watched(tmp_path, monkeypatch, answers, Heard(), [line]) as supervisor:
+        async with asyncio.timeout(10):
+            while supervisor.state.services[0].why != "loading":
+                await asyncio.sleep(0.001)
+        assert (
+            supervisor.state.services[0].state == "starting"
+        )  # its address is asked for it: the answer says where else it listens
+
+
+def test_the_states_that_are_read_are_those_that_are_logged() -> None:
+    assert get_args(State) == STATES
 
 
 async def test_a_process_that_cannot_be_started_again_is_tried_again(tmp_path: Path, monkeypatch: Any) -> None:

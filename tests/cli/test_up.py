@@ -95,7 +95,7 @@ def test_detach_status_and_down(octavo: Any) -> None:
     status = octavo.status()
     assert status["ready"] is True and status["urls"] == urls
     assert {item["name"]: item["state"] for item in status["services"]}["gateway"] == "serving"
-    assert status["blocks"] == {"total": 64, "free": 60, "cached": 5, "leaked": 0}
+    assert status["blocks"] == {"total": 64, "free": 60, "cached": 5, "leaked": 0, "out_of_use": 0}
     config = json.loads(octavo("status", "--config", "--json").stdout)["settings"]
     threads = next(item for item in config["gpuworker-0"] if item["key"] == "engine.threads")
     assert threads == {"key": "engine.threads", "value": 1, "source": "flag"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import httpx
 import pytest
@@ -11,6 +12,8 @@ from cluster import Cluster, read
 from octavo.client import AsyncClient, Client
 from octavo.errors import InvalidRequest
 from octavo.v1 import inference_pb2 as pb
+from octavo_cli.diagnosis import facts_of
+from octavo_cli.spans import read_spans
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -107,3 +110,15 @@ async def test_a_cancel_in_the_middle_beside_others(cluster: Cluster) -> None:
     assert answer.found and answer.outcome == "cancelled" and answer.blocks_freed > 0
     assert answers[0].ids == answers[1].ids and len(answers[2].ids[0]) == 20
     assert (await cluster.settle()).blocks_leaked == 0
+
+
+async def test_a_diagnosis_counts_its_steps_as_decode(cluster: Cluster) -> None:
+    began_ns = time.time_ns()
+    async with AsyncClient(cluster.grpc_address) as client:
+        await client.generate(PROMPT, max_tokens=24, ignore_eos=True, beam_width=WIDTH)
+    async with asyncio.timeout(20):
+        while not (facts := facts_of(read_spans(cluster.run_dir), began_ns)).requests or not facts.itl_ms:
+            await asyncio.sleep(0.1)  # until worker and gateway have written their spans
+    assert facts.requests == 1 and facts.itl_ms[0] > 0
+    # what is left of the relay is the scheduler's own, as of any other request
+    assert facts.parts_ms["relay"] < facts.itl_ms[0] and sum(facts.parts_ms.values()) < 23 * facts.itl_ms[0]

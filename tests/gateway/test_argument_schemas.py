@@ -10,8 +10,8 @@ import pytest
 from octavo.errors import InvalidRequest
 from octavo_gateway import argument_schemas
 from octavo_gateway.admission import Admission, Limits
-from octavo_gateway.argument_schemas import MOST_STEPS, fault_of, problem_of, schemas_of
-from octavo_gateway.bounded_rules import Steps
+from octavo_gateway.argument_schemas import MOST_STEPS, fault_of, problem_of
+from octavo_gateway.bounded_steps import Steps
 from octavo_gateway.requests import ChatMessage, RequestParams
 from octavo_gateway.tool_calls import ToolText
 
@@ -103,22 +103,63 @@ def test_arguments_that_miss_their_schema_are_placed_and_not_told(arguments: dic
     assert found == (f"miss their schema {fault}" if fault else "")
 
 
-def test_rules_that_would_run_a_regular_expression_are_left_out() -> None:
-    """The same with a pattern that takes for ever: nothing of it runs."""
-    for pattern in ("^b", "^(a+)+$"):
-        schema = {"properties": {"a": {"pattern": pattern}}, "patternProperties": {pattern: False},
-                  "additionalProperties": False, "unevaluatedProperties": False}  # fmt: skip
-        assert problem_of(schema) == fault_of(schema, {"a": "a" * 60 + "!", "a" * 60 + "!": 1}) == ""
-    assert fault_of({"properties": {"a": {"format": "email"}}}, {"a": "x"}) == ""
-    draft_7 = {"$schema": DRAFT_7, "properties": {"a": {"type": "string", "pattern": "^b"}}}
-    assert fault_of(draft_7, {"a": "a"}) == "" != fault_of(draft_7, {"a": 1})
+NAMED: dict[str, Any] = {
+    "properties": {"id": {}},
+    "patternProperties": {"^x_": {"type": "integer"}, r"^day\d$": {"type": "string"}},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "fault"),
+    [
+        ({"properties": {"a": {"pattern": "^b+$"}}}, {"a": "bb"}, ""),
+        ({"properties": {"a": {"pattern": "^b+$"}}}, {"a": "bb\n"}, 'at $.a: pattern "^b+$"'),
+        ({"properties": {"a": {"pattern": "b"}}}, {"a": 3}, ""),
+        (NAMED, {"id": 1, "x_1": 2, "day1": "mon"}, ""),
+        (NAMED, {"x_1": "2"}, 'at $.x_1: type "integer"'),
+        (NAMED, {"day12": "mon"}, "at $: additionalProperties false"),
+        ({**NAMED, "additionalProperties": {"type": "null"}}, {"y": 1}, 'at $.y: type "null"'),
+        ({**NAMED, "additionalProperties": {"type": "null"}}, {"y": None, "id": 1}, ""),
+        ({"properties": {"a": {"format": "date"}}}, {"a": "2023-02-29"}, 'at $.a: format "date"'),
+        ({"properties": {"a": {"format": "date"}}}, {"a": 5}, ""),
+        ({"properties": {"a": {"format": "colour"}}}, {"a": "x"}, ""),  # of their own: anything fits
+        ({"$schema": DRAFT_7, "properties": {"a": {"pattern": "^b"}}}, {"a": "a"}, 'at $.a: pattern "^b"'),
+    ],
+)
+def test_patterns_and_formats(schema: dict[str, Any], arguments: dict[str, Any], fault: str) -> None:
+    assert problem_of(schema) == ""
+    assert fault_of(schema, arguments) == (f"miss their schema {fault}" if fault else "")
+
+
+def test_a_pattern_that_cannot_be_matched_constrains_nothing() -> None:
+    for pattern in ("^(?=b)", r"(a)\1", "a{2000}", "("):
+        schema = {"properties": {"a": {"pattern": pattern}}, "patternProperties": {pattern: False, "^c$": {"type": "null"}},
+                  "additionalProperties": False}  # fmt: skip
+        assert problem_of(schema) == fault_of(schema, {"a": "x", "other": 1}) == ""
+        assert fault_of(schema, {"c": 1}) == 'miss their schema at $.c: type "null"'
+    left_out = {"unevaluatedProperties": False, "properties": {"a": {"unevaluatedItems": False}}}
+    assert problem_of(left_out) == fault_of(left_out, {"a": [1], "b": 2}) == ""
+
+
+def test_what_patterns_may_cost_is_bounded() -> None:
+    slow = "^(a+)+$"  # for an engine that tries one way after the other
+    assert fault_of({"properties": {"a": {"pattern": slow}}}, {"a": "a" * 30_000}) == ""
+    assert fault_of({"properties": {"a": {"pattern": slow}}}, {"a": "a" * 30_000 + "!"}).endswith('pattern "^(a+)+$"')
+    wide = {"properties": {"a": {"pattern": "(?:a?){900}a{900}b"}}}
+    assert fault_of(wide, {"a": "a" * 60_000}).startswith(f"take more than {MOST_STEPS} steps")
+    names = {"patternProperties": {f"(?={i})": {} for i in range(200)}}
+    assert "steps" in fault_of(names, {f"k{i}": 0 for i in range(200)})
+    large = {"allOf": [{"properties": {"a": {"pattern": rf"\p{{L}}{{{900 + i}}}"}}} for i in range(60)]}
+    assert "steps" in fault_of(large, {"a": "x"})
 
 
 @pytest.mark.parametrize("place", ["part", "whole"])
 def test_a_part_that_names_a_draft_is_not_handed_to_unbounded_rules(place: str) -> None:
     evil = {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^(a+)+$", "uniqueItems": True}
     schema = {"properties": {"a": evil}} if place == "part" else {**evil, "properties": {"a": {"$ref": "#"}}}
-    assert problem_of(schema) == fault_of(schema, {"a": "a" * 60 + "!"}) == ""
+    assert problem_of(schema) == fault_of(schema, {"a": "a" * 60}) == ""
+    assert fault_of(schema, {"a": "a" * 60 + "!"}) == 'miss their schema at $.a: pattern "^(a+)+$"'
     assert fault_of(schema, {"a": [1, 1]}) == "miss their schema at $.a: uniqueItems true"
 
 
@@ -211,6 +252,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problem_of({"$ref": "http://127.0.0.1:9/s"})
 
 
+REAL = json.dumps
 LIMITS = Limits(root_key=b"r" * 32, block_tokens=16, max_model_len=4096, max_choices=8)
 
 
@@ -243,14 +285,18 @@ def test_only_what_must_be_called_is_judged_and_once(admission: Admission, monke
     assert judged.count(CITY) == 1
 
 
-def test_the_schemas_are_those_of_what_must_be_called(admission: Admission) -> None:
-    params = offering(CITY, {}, choice="required")
-    admitted = admission.admit(params, admission.encode(params), "t", None, LIMITS)
-    assert (
-        [name for name, _ in admitted.text.schemas]
-        == ["f0"]
-        == [name for name, _ in schemas_of(params, frozenset({"f0"}))]
+def test_the_schemas_are_those_of_what_must_be_called_and_written_once(
+    admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(
+        argument_schemas.json, "dumps", lambda value, **how: written.append(value) or REAL(value, **how)
     )
+    params = offering(CITY, {}, choice="required")
+    encoded = admission.encode(params)
+    assert written.count(CITY) == 1
+    assert admission.admit(params, encoded, "t", None, LIMITS).text.schemas == (("f0", REAL(CITY)),)
+    assert written.count(CITY) == 1
     params = offering(CITY, {}, choice="auto")
     assert admission.admit(params, admission.encode(params), "t", None, LIMITS).text.schemas == ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from octavo.errors import InvalidRequest, from_outcome
+from octavo.errors import InternalError, InvalidRequest, from_outcome
 from octavo.packing import unpack_u32
 from octavo.v1 import inference_pb2 as pb
 from octavo_gateway.admission import Admission, Limits
@@ -19,6 +19,10 @@ from octavo_gateway.live import LiveRequest
 from octavo_gateway.request_state import dump_state, load_state
 from octavo_gateway.requests import ChatMessage, RequestParams
 from octavo_gateway.scheduler_wire import apply_event, submit_message
+from octavo_gateway.spans import RequestSpan
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 LIMITS = Limits(root_key=b"r" * 32, block_tokens=16, max_model_len=256, max_choices=16)
 
@@ -182,3 +186,16 @@ def test_http_errors_name_the_field_that_was_sent(admission: Admission) -> None:
     with pytest.raises(InvalidRequest) as caught:
         admission.check_sampling(completion_params(body)[0], LIMITS)
     assert "set use_beam_search" in in_clients_words(caught.value, body).message
+
+
+@pytest.mark.parametrize(("width", "said"), [(4, 4), (0, None)])
+def test_the_span_of_a_search_says_how_wide_it_is(admission: Admission, width: int, said: int | None) -> None:
+    """Whoever reads traces tells by it that the steps stand before the first token."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    span = RequestSpan(provider.get_tracer("x"), "grpc", "chat", "m", "", 1)
+    span.admitted(admit(admission, asked(beam_width=width)))
+    span.fail(InternalError("over"))
+    (found,) = exporter.get_finished_spans()
+    assert (found.attributes or {}).get("octavo.beam_width") == said

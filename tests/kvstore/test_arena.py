@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from octavo.arena import ArenaMap
 from octavo.errors import OctavoError
+from octavo.memory import Room
+from octavo_kvstore import arena_file
 from octavo_kvstore.arena_desk import ArenaDesk
 from octavo_kvstore.arena_file import ArenaFile, ArenaFolder, is_dead
 from octavo_kvstore.block import Block
@@ -37,6 +39,23 @@ SHM = Path("/dev/shm")
 @pytest.fixture
 def folder(tmp_path: Path) -> ArenaFolder:
     return ArenaFolder(tmp_path, CAPACITY)
+
+
+def test_an_arena_takes_no_memory_that_is_left_for_others(
+    folder: ArenaFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A volume in shared memory promises what a control group has not, and a process is killed for it."""
+    room = [Room(2**31, 2**31)]
+    monkeypatch.setattr(arena_file, "tightest", lambda: room[0])
+    file = ArenaFile(folder, 5000, 8192)
+    assert len(file.back()) == arena_file.RUN_BYTES // 8192
+    room[0] = Room(2**28, 2**32)
+    with caplog.at_level("WARNING"):
+        assert file.back() == file.back() == range(0)
+    assert caplog.text.count("the DRAM tier stays at 16 MiB") == 1
+    room[0] = Room(2**31, 2**31)
+    assert file.back() == range(2048, 4096)
+    file.close()
 
 
 @dataclass

@@ -39,3 +39,17 @@ def test_json_has_the_ids_as_fields(monkeypatch: pytest.MonkeyPatch, stream: io.
 def test_a_terminal_gets_text(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = lines(monkeypatch, Terminal())
     assert "gateway INFO request r1 ended" in line and f"trace_id={'ab' * 16}" in line
+
+
+def test_the_modules_of_the_service_are_heard_at_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    start_logging("kvstore", "json", "info")
+    try:
+        logging.getLogger("octavo_kvstore.store").info("a word of a module")
+        logging.getLogger("octavo_kvstore.store").debug("not shown")
+        (line,) = stream.getvalue().splitlines()
+        assert json.loads(line)["message"] == "a word of a module"
+    finally:
+        for name in ("octavo", "octavo_kvstore"):
+            logging.getLogger(name).handlers.clear()

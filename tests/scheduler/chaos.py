@@ -128,6 +128,7 @@ class ChaosWorker:
         self.draining = False
         self.freeze_transfers = False
         self.calm_steps = 1  # iterations that a transfer takes when the worker is calm
+        self.backed_blocks = 0  # of its pool, from the first on; 0: all
         self.fail_every = 0  # of the steps, one of so many finds no memory; 0: none
         self.allocations = 0
         self.pool_labels: list[str] = []
@@ -555,6 +556,7 @@ class ChaosWorker:
             report.live_seqs = list(self.sequences)
             report.live_transfers = list(self.transfers)
             report.orders_applied = self.applied
+            report.backed_blocks = self.backed_blocks
         self.last_sent_us = now_us
         self._fresh_report()
         self.composition = composition

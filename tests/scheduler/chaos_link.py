@@ -124,6 +124,7 @@ def write_report(report: Reported) -> wpb.Report:
         message.live.seqs.extend(report.live_seqs)
         message.live.transfers.extend(report.live_transfers or [])
         message.live.orders_applied = report.orders_applied
+        message.backed_blocks = report.backed_blocks
     return message
 
 

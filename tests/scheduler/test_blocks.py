@@ -39,6 +39,20 @@ def test_what_came_back_is_taken_before_what_was_never_used() -> None:
     assert len(set(blocks.take(97))) == 97 and blocks.empty_blocks == 0
 
 
+def test_what_was_never_given_out_is_retired_from_the_pools_end_on_and_comes_back_in_its_place() -> None:
+    blocks = pool(1000)
+    blocks.drop_all(blocks.take(300))
+    blocks.retire(650)  # more than were never unwrapped
+    assert (blocks.usable_blocks, blocks.empty_blocks, blocks.retired_blocks) == (349, 349, 650)
+    table = blocks.take(349)
+    assert max(table) < 1000 - 650 + 1 and blocks.check_integrity() == []
+    assert blocks.restore(40) == 40 and blocks.check_integrity() == []
+    assert sorted(blocks.take(40)) == [*range(350, 390)]
+    blocks.drop_all(table)
+    assert blocks.restore(1000) == 610 and blocks.usable_blocks == blocks.num_blocks - 1
+    assert len(set(blocks.take(959))) == 959 and blocks.check_integrity() == []
+
+
 def test_a_block_is_free_when_its_last_holder_lets_go() -> None:
     blocks = pool()
     (block,) = blocks.take(1)

@@ -250,10 +250,17 @@ class Walk:
     def cut_pool(self) -> None:
         """A worker finds no memory, several times one after another."""
         link = self.rng.choice(self.simulation.links)
+        self.memory_moves(link.worker)
         for _ in range(self.rng.randint(1, 6)):
             link.worker.fail()
             self.simulation.run_link(link)
             self.simulation.advance(1000)
+
+    def memory_moves(self, worker: ChaosWorker) -> None:
+        """It cannot have the memory of its whole pool, or can again; draws of its own, so that what else a seed does stays."""
+        rng = Random(self.simulation.now_us)
+        if rng.random() < 0.3:
+            worker.backed_blocks = rng.choice((0, 1, self.num_blocks // 2, self.num_blocks))
 
     def cache_moves(self) -> None:
         """Preloads that come, change and go, evictions and rotations, whatever runs on the blocks meanwhile."""

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from octavo.errors import DeadlineExceeded, InternalError, InvalidRequest, OctavoError, Overloaded, Unavailable
 
+from octavo_cli.addresses import checked_http
 from octavo_cli.bench.http_stream import ConnectionBroke, Exchange, HttpPool
 from octavo_cli.bench.sample import ServerTimes
 from octavo_cli.bench.target import Described, Heard, Request, Usage
@@ -27,7 +28,7 @@ class HttpTarget:
     """`url` ends where /completions begins: http://host:port/v1. Names of fields as OpenAI's, extras as vLLM's."""
 
     def __init__(self, url: str, api_key: str = "", model: str = "", vocab_size: int = 32000) -> None:
-        self._base = checked_url(url)
+        self._base = checked_http(url, "http://host:port/v1")
         self._model = model
         self._vocab_size = vocab_size
         self._path = urlsplit(self._base).path
@@ -103,17 +104,6 @@ class HttpTarget:
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
         return body
-
-
-def checked_url(url: str) -> str:
-    """The URL without its last slash. Raises InvalidRequest for what nobody can dial."""
-    try:
-        parts = urlsplit(url)
-        if parts.hostname and " " not in parts.netloc and parts.port != 0:
-            return url.rstrip("/")
-    except ValueError:  # a bad port or bracket
-        pass
-    raise InvalidRequest(f"--url: {url!r} is no address; write http://host:port/v1", field="url")
 
 
 class _Counted:

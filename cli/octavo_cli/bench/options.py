@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from octavo_cli.addresses import HTTP
 from octavo_cli.bench.arrivals import ClosedLoop, OpenLoop, arrival_times, check_loop
 from octavo_cli.bench.grpc_target import GrpcTarget
 from octavo_cli.bench.http_target import HttpTarget
@@ -55,7 +56,7 @@ class Options:
 
 def target_of(url: str, api_key: str = "", model: str = "", *, multiplex: bool = True) -> Target:
     """http(s)://.../v1 is an OpenAI-compatible server, everything else one of our gateways."""
-    if url.startswith(("http://", "https://")):
+    if url.startswith(HTTP):
         return HttpTarget(url, api_key, model)
     return GrpcTarget(url, api_key, model, multiplex=multiplex)
 

@@ -18,7 +18,7 @@ from octavo_cli.locate import gateway_url
 Text = Annotated[str, typer.Argument(help="The text; - reads standard input.")]
 MaybeText = Annotated[str | None, typer.Argument(help="The message; absent: an interactive chat; -: standard input.")]
 Url = Annotated[str, typer.Option("--url", help="grpc://host:port of a gateway; absent: the run folder's cluster.")]
-RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")]
+RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")]
 ModelName = Annotated[str, typer.Option("--model", help="Served model id.")]
 ApiKey = Annotated[str, typer.Option("--api-key", help="Key of your tenant.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Longest answer.")]
@@ -27,14 +27,18 @@ TopP = Annotated[float | None, typer.Option("--top-p", help="Draw from the likel
 TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from so many likeliest; 0: all.")]
 MinP = Annotated[float | None, typer.Option("--min-p", help="Leave out what is below this share of the likeliest.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Same seed, same text.")]
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop string; may be given several times.")]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", metavar="<str>", help="Stop string; may be given several times.")
+]
 Deadline = Annotated[float | None, typer.Option("--deadline-s", help="Seconds the whole answer may take.")]
 SloClass = Annotated[str, typer.Option("--slo-class", help="One of scheduler.slo_classes; absent: the default.")]
 Priority = Annotated[int | None, typer.Option("--priority", help="Larger is more urgent.")]
 Preload = Annotated[str, typer.Option("--preload", help="Continue this preload; see `octavo cache ls`.")]
 Chunks = Annotated[
     list[str] | None,
-    typer.Option("--chunk", help="Continue these preloads, in this order; may be given several times."),
+    typer.Option(
+        "--chunk", metavar="<str>", help="Continue these preloads, in this order; may be given several times."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON, with usage and timings.")]
 System = Annotated[str, typer.Option("--system", help="System message.")]

@@ -17,7 +17,7 @@ from octavo_cli.bench.report import print_figures
 from octavo_cli.commands.bench_engine import PASSED_ON, engine
 from octavo_cli.commands.bench_quality import quality
 from octavo_cli.exits import NoCluster
-from octavo_cli.locate import gateway_url
+from octavo_cli.locate import server_url
 from octavo_cli.up import start_detached, stop_cluster
 
 bench_app = typer.Typer(help="Measure; every subcommand writes figures with --json FILE.", no_args_is_help=True)
@@ -32,7 +32,7 @@ def bench() -> None:
 def measured_cluster(url: str, run_dir: str) -> Iterator[str]:
     """The address to measure: the one named, the one that runs, or a cluster of its own for as long as it takes."""
     try:
-        address = gateway_url(url, run_dir)
+        address = server_url(url, run_dir)
     except NoCluster:
         if run_dir:
             raise

@@ -26,7 +26,7 @@ def blend(
     seed: Annotated[int, typer.Option("--seed", help="Of the choice of passages.")] = 1,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
-    """Reuse chunks of the shipped text at other positions and compare with computing everything. Takes settings as flags."""
+    """Compare reused chunks with computing everything. Chunks of the shipped text, at other positions. Takes settings as flags."""
     from octavo_cli.commands.bench import show_figures
 
     check_output("json", json_path)

@@ -37,7 +37,7 @@ def cache(
     rate: Annotated[float, typer.Option("--rate", help="With --namespaces: sessions per second.")] = 2.0,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
-    """Time to first token by where the prefix lies, and restore rates of the tiers beside their floors. Starts its own clusters; takes settings as flags."""
+    """Measure what a hit takes by where the prefix lies. Restore rates of the tiers beside their floors too. Starts its own clusters; takes settings as flags."""
     check_output("json", json_path)
     if namespaces:
         show_figures(_isolation(namespaces, trace, requests, rate, seed), json_path)

@@ -27,7 +27,7 @@ def compare(
     b: Annotated[Path, typer.Argument(metavar="B.json", help="Figures to compare.")],
     json_path: Annotated[str, typer.Option("--json", help="Write the comparison to this file; -: stdout.")] = "",
 ) -> None:
-    """Ratios B / A, paired by request, with 95% intervals; refuses unlike workloads and lists what else differs."""
+    """Ratios B / A, paired by request, with 95% intervals. Refuses unlike workloads and lists what else differs."""
     check_output("json", json_path)
     one, other = _read(a), _read(b)
     console = Console(width=max(120, Console().width))
@@ -73,7 +73,7 @@ def trace(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same trace.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what the trace holds as JSON.")] = False,
 ) -> None:
-    """Write a trace with given statistics of lengths, arrivals and shared prefixes, and tell what it really holds."""
+    """Write a trace with given lengths, arrivals and prefixes. Tells what it really holds."""
     check_output("file", str(path), stdout=False)
     loop = OpenLoop(arrivals, rate, burstiness=burstiness)
     shape = TraceShape(requests, input_mean, input_spread, output_mean, output_spread, hit_share, families, loop, seed)

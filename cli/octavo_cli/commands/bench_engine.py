@@ -30,7 +30,8 @@ def engine(
         list[str] | None,
         typer.Option(
             "--peer",
-            help="NAME=COMMAND, several times: another engine in turn with ours; what it must answer: bench/README.md.",
+            metavar="NAME=COMMAND",
+            help="Several times: another engine in turn with ours; what it must answer: bench/README.md.",
         ),
     ] = None,
     services: Annotated[
@@ -42,7 +43,7 @@ def engine(
     ] = False,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
-    """Prefill and decode of the bare engine, ms per step and % of the floor; peers and services beside it, and which bounds are met.
+    """Measure prefill and decode of the bare engine. In ms per step and % of the floor; peers and services beside it, and which bounds are met.
 
     Takes settings as flags."""
     through = tuple(name for name in services.split(",") if name and name != "none")

@@ -39,7 +39,8 @@ def matrix(
         list[str] | None,
         typer.Option(
             "--format",
-            help="NAME=FLAGS, several times: a fresh cluster with these settings each; absent: bf16 and 'int8=--engine.weights int8'.",
+            metavar="NAME=FLAGS",
+            help="Several times: a fresh cluster with these settings each; absent: bf16 and 'int8=--engine.weights int8'.",
         ),
     ] = None,
     clients: Annotated[int, typer.Option("--clients", min=1, help="At once, in each cell.")] = 2,
@@ -58,7 +59,7 @@ def matrix(
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: stdout.")] = "",
     html_path: Annotated[str, typer.Option("--html", help="Write one page to this file; -: stdout.")] = "",
 ) -> None:
-    """Measure a matrix of cells in each state; what cannot be measured is listed as skipped, with the reason."""
+    """Measure a matrix of cells in each state. What cannot be measured is listed as skipped, with the reason."""
     check_outputs(json=json_path, html=html_path)
     check_number("after-min", after_min, most=MAX_AFTER_MIN)
     axes = Axes(_sizes("prompt", prompt), _sizes("output", output), _words(reuse), _words(sampling), _words(pause))

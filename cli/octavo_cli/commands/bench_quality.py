@@ -28,7 +28,7 @@ def quality(
     ] = False,
     json_path: Annotated[str, typer.Option("--json", help="Write the figures to this file; -: standard output.")] = "",
 ) -> None:
-    """Perplexity and top-1 agreement of bf16, int8, int4 and an int8 cache with the float32 oracle. Takes settings as flags."""
+    """Measure how far each precision agrees with float32. Perplexity and top-1 agreement of bf16, int8, int4 and an int8 cache with the oracle. Takes settings as flags."""
     settings = load_settings(context.args, os.environ)
     if codecs:
         chosen = list(CODECS) if codecs == "all" else _names(codecs)

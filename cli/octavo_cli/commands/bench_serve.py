@@ -74,12 +74,14 @@ def serve(
         bool, typer.Option("--multiplex/--no-multiplex", help="gRPC: all requests on one stream, or a stream each.")
     ] = True,
     model: Annotated[str, typer.Option("--model", help="Served model id.")] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant.")] = "",
     json_path: load_options.JsonPath = "",
     html_path: Annotated[str, typer.Option("--html", help="Write one page with plots to this file; -: stdout.")] = "",
 ) -> None:
-    """Load a server: TTFT, ITL, TPOT, E2E, goodput, throughput, cost. Starts a cluster of its own when none runs."""
+    """Load a server: latencies, goodput, throughput, cost. TTFT, ITL, TPOT and E2E. Starts a cluster of its own when none runs."""
     shape = Shape(32, prompt_tokens, max_tokens, length_spread, prefix_tokens, prefixes, turns, pause_s, seed)
     options = Options(
         arrivals=arrivals or ("poisson" if rate else "replay" if trace and duration else "closed"),

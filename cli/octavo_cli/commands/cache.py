@@ -20,12 +20,12 @@ from octavo_cli.locate import gateway_url
 from octavo_cli.size.report import both
 
 cache_app = typer.Typer(
-    help="Keep documents in the cache, see what is kept, throw it out, ask why something was not found.",
+    help="Keep documents in the cache, see what is kept, throw it out. And ask why something was not found.",
     no_args_is_help=True,
 )
 
 Url = Annotated[str, typer.Option("--url", help="grpc://host:port of a gateway; absent: the run folder's cluster.")]
-RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")]
+RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")]
 ApiKey = Annotated[str, typer.Option("--api-key", help="Key of your tenant.")]
 Tenant = Annotated[str, typer.Option("--tenant", help="Another tenant than your key's; for admins.")]
 Name = Annotated[str, typer.Argument(help="A preload's name.")]
@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 @cache_app.callback()
 def cache() -> None:
-    """Keep documents in the cache, see what is kept, throw it out, ask why something was not found."""
+    """Keep documents in the cache, see what is kept, throw it out. And ask why something was not found."""
 
 
 @cache_app.command()
 def preload(
-    files: Annotated[list[str], typer.Argument(help="Text files; - reads standard input.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Text files; - reads standard input.")],
     name: Annotated[str, typer.Option("--name", help="Name by which requests say cache.preload.")],
     form: Annotated[
         str, typer.Option("--form", help="system: a system message that chats continue; raw: bare text.")
@@ -56,7 +56,7 @@ def preload(
     tenant: Tenant = "",
     as_json: AsJson = False,
 ) -> None:
-    """Prefill documents once and keep them pinned under a name; a known name is swapped in one go."""
+    """Prefill documents once and keep them pinned under a name. A known name is swapped in one go."""
     texts = [_read(item) for item in files]
     address = gateway_url(url, run_dir)
     began_s = time.monotonic()
@@ -134,7 +134,7 @@ def _line(item: Preload) -> str:
 def stat(
     name: Name, url: Url = "", run_dir: RunDir = "", api_key: ApiKey = "", tenant: Tenant = "", as_json: AsJson = False
 ) -> None:
-    """Show one preload: state, size, uses, and where its tokens came from when it was last built."""
+    """Show one preload: state, size, uses. And where its tokens came from when it was last built."""
     found = _known(name, _ask(url, run_dir, api_key, tenant, lambda keeper: keeper.stat(name)))
     if as_json:
         typer.echo(json.dumps(asdict(found)))
@@ -148,7 +148,7 @@ def stat(
 def rm(
     name: Name, url: Url = "", run_dir: RunDir = "", api_key: ApiKey = "", tenant: Tenant = "", as_json: AsJson = False
 ) -> None:
-    """Forget a preload and its blocks in every tier; requests that run on it finish."""
+    """Forget a preload and its blocks in every tier. Requests that run on it finish."""
     gone = _known(name, _ask(url, run_dir, api_key, tenant, lambda keeper: keeper.remove(name)))
     said = {"removed": name, "blocks": gone.blocks}
     typer.echo(json.dumps(said) if as_json else f"{name}: removed, {gone.blocks:,} blocks thrown out")
@@ -164,7 +164,7 @@ def pin(
     tenant: Tenant = "",
     as_json: AsJson = False,
 ) -> None:
-    """Pin a preload again, computing what is gone; or stop pinning it."""
+    """Pin a preload again, or stop pinning it. Computes what is gone."""
     found = _known(name, _ask(url, run_dir, api_key, tenant, lambda keeper: keeper.pin(name, not off)))
     typer.echo(json.dumps(asdict(found)) if as_json else _line(found))
 
@@ -185,7 +185,7 @@ def evict(
     tenant: Tenant = "",
     as_json: AsJson = False,
 ) -> None:
-    """Throw cached blocks out of every tier: by preload, by beginning, or all of a tenant."""
+    """Throw cached blocks out of every tier. By preload, by beginning, or all of a tenant."""
     if sum(map(bool, (name, prefix, prefix_file, everything))) != 1:
         raise InvalidRequest("--name, --prefix, --prefix-file, --all: give exactly one of them", field="name")
     text = _read(prefix_file) if prefix_file else prefix
@@ -206,7 +206,7 @@ def rotate(
     api_key: ApiKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Give a tenant a new namespace: what was cached for it is never found again, and is thrown out."""
+    """Give a tenant a new namespace. What was cached for it is never found again, and is thrown out."""
     done = _ask(url, run_dir, api_key, tenant, lambda keeper: keeper.rotate())
     typer.echo(
         json.dumps(asdict(done))
@@ -225,7 +225,7 @@ def explain(
     tenant: Tenant = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say where a request left the nearest cached prefix of its tenant, and why."""
+    """Say where a request left the nearest cached prefix, and why."""
     found = _ask(url, run_dir, api_key, tenant, lambda keeper: keeper.explain(request))
     if as_json:
         typer.echo(json.dumps(asdict(found)))

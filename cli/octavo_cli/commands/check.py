@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from octavo_cli.addresses import checked_scheduler
 from octavo_cli.check import parity, quality
 from octavo_cli.check.gate import Report, chosen_checks, run_checks
 from octavo_cli.check.reference import Reference, read_reference, shipped, write_reference
@@ -26,7 +27,9 @@ MARKS = {"pass": "ok  ", "fail": "FAIL", "skip": "skip"}
 
 def check(
     url: Annotated[str, typer.Option("--url", help="grpc://host:port; absent: the run folder's cluster.")] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="host:port, to count blocks; absent: the run folder's.")
     ] = "",
@@ -44,8 +47,12 @@ def check(
     precision: Annotated[
         Precision, typer.Option("--precision", help="Of the served model; float32 has far closer tolerances.")
     ] = "bfloat16",
-    only: Annotated[list[str] | None, typer.Option("--only", help="This check; may be given several times.")] = None,
-    skip: Annotated[list[str] | None, typer.Option("--skip", help="Not this one; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="<str>", help="This check; may be given several times.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", metavar="<str>", help="Not this one; may be given several times.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check that the served model answers as it must. Exit code 0: nothing failed; 1: something did."""
@@ -53,7 +60,8 @@ def check(
     check_output("record", record, stdout=False)
     found = read_reference(Path(reference)) if reference else None
     address = gateway_url(url, run_dir)
-    subject = Subject(address, scheduler or scheduler_of(url, run_dir), api_key, other_api_key, precision)
+    cell = checked_scheduler(scheduler) if scheduler else scheduler_of(url, run_dir)
+    subject = Subject(address, cell, api_key, other_api_key, precision)
     if record:
         path = Path(record)
         known = read_reference(path) if path.is_file() else None

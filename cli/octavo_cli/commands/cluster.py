@@ -34,7 +34,7 @@ def service_flags(passed: list[str], model: str = "", manifest: str = "") -> lis
     return [*flags, *(["--model.ref", model] if model else []), *passed]
 
 
-RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")]
+RunDir = Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")]
 
 
 def run_dir_for(context: typer.Context, run_dir: str, manifest: str) -> Path:
@@ -53,7 +53,7 @@ def serve(
     manifest: ManifestFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON, whatever the manifest says.")] = False,
 ) -> None:
-    """Run one service in the foreground, as compose and Kubernetes do; takes every --section.field flag."""
+    """Run one service, as compose and Kubernetes do. In the foreground; takes every --section.field flag."""
     if service not in KINDS:
         raise ManifestError(f"{service!r} is no service; choose from {', '.join(KINDS)}", field="service")
     flags = service_flags([*context.args, *(["--deployment.log_format", "json"] if as_json else [])], model, manifest)
@@ -75,7 +75,7 @@ def up(
     ready_timeout_s: Annotated[float, typer.Option("--ready-timeout-s", help="Give up starting after this.")] = 600.0,
     module: Annotated[list[str] | None, typer.Option("--module", hidden=True)] = None,
 ) -> None:
-    """Start the local cluster: scheduler, kvstore, workers and gateway; takes every --section.field flag."""
+    """Start the local cluster. Scheduler, kvstore, workers and gateway; takes every --section.field flag (docs/operations.md lists them)."""
     flags = service_flags(context.args, model, manifest)
     modules = MODULES | dict(item.split("=", 1) for item in module or [])
     given = [word.strip() for word in roles.split(",")] if roles else []
@@ -115,14 +115,14 @@ def status(
     run_dir: RunDir = "",
     manifest: ManifestFile = "",
 ) -> None:
-    """Show whether the cluster is ready, its URLs, services and blocks. Exit code 0 ready, 1 not ready, 4 no cluster."""
+    """Show whether the cluster is ready, and its parts. URLs, services and blocks. Exit code 0 ready, 1 not ready, 4 no cluster."""
     folder = run_dir_for(context, run_dir, manifest)
     try:
         found = asyncio.run(read_status(folder, config))
     except NoCluster as error:
         if not as_json:
             raise
-        blocks = {"total": None, "free": None, "leaked": None}
+        blocks = {"total": None, "free": None, "cached": None, "leaked": None, "out_of_use": None}
         found = {"ready": False, "urls": {}, "services": [], "blocks": blocks, "why": str(error)}
         typer.echo(json.dumps(found))
         raise typer.Exit(NO_CLUSTER) from error

@@ -18,7 +18,7 @@ def demo(
     model: Annotated[str, typer.Option("--model", help="smollm2, a .gguf file or a Hugging Face folder.")] = "",
     module: Annotated[list[str] | None, typer.Option("--module", hidden=True)] = None,
 ) -> None:
-    """Start a cluster, ask one question, show the answer and its trace, stop the cluster."""
+    """Ask a cluster of its own one question. Starts it, shows the answer and its trace, stops it."""
     modules = MODULES | dict(item.split("=", 1) for item in module or [])
     raise typer.Exit(run_demo(service_flags(context.args, model), modules, question, as_json))
 

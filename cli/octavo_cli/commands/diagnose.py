@@ -27,14 +27,16 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 def diagnose_command(
-    bench: Annotated[str, typer.Argument(metavar="[BENCH.json]", help="Figures of `octavo bench serve --json`.")] = "",
+    bench: Annotated[str, typer.Argument(metavar="BENCH.json", help="Figures of `octavo bench serve --json`.")] = "",
     last: Annotated[str, typer.Option("--last", metavar="10m", help="Requests that ended within this time.")] = "10m",
     ttft_ms: Annotated[float, typer.Option("--ttft-ms", min=0.001, help="Target of the first token.")] = 1000.0,
     itl_ms: Annotated[float, typer.Option("--itl-ms", min=0.001, help="Target of a gap between tokens.")] = 200.0,
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Name the phase that makes requests slow, what bounds it, the first comparison to make and the cost to watch."""
+    """Name the phase that makes requests slow. What bounds it, the first comparison to make and the cost to watch, too."""
     if bench:
         facts = facts_of_figures(read_figures(Path(bench)))
     else:

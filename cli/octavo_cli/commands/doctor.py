@@ -35,7 +35,7 @@ def doctor(
     model: Model = "",
     manifest: ManifestFile = "",
 ) -> None:
-    """Check machine, torch, triton, compiler, GPU, model files, ports, manifest, disk. Exit code 1 when something fails."""
+    """Check what this machine has and lacks. Torch, triton, compiler, kernels, GPU, model files, ports, manifest, disk. Exit code 1 when something fails."""
     if kernels and compile_for:
         words = ["--target", compile_for, *(["--json"] if as_json else []), *context.args]
         raise typer.Exit(compile_kernels(words))
@@ -71,7 +71,7 @@ def fingerprint(
     manifest: ManifestFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the hashes of weights, tokenizer and chat template, as YAML for a manifest."""
+    """Print the hashes of a model's files, for a manifest. Of weights, tokenizer and chat template, as YAML."""
     from octavo import artifacts
 
     settings = load_settings(service_flags(context.args, model, manifest), os.environ)

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from octavo.errors import InvalidRequest
 
-from octavo_cli.drain_link import follow_drain, progress_line, scheduler_address
+from octavo_cli.drain_link import follow_drain, progress_line
 from octavo_cli.exits import FAILED, OK
-from octavo_cli.locate import run_dir_of
+from octavo_cli.locate import scheduler_address
 
 
 def drain(
@@ -24,13 +24,15 @@ def drain(
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="host:port of a scheduler; absent: the run folder's.")
     ] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")] = False,
 ) -> None:
-    """Drain a worker: no new work, what runs ends or moves at the deadline, then it stops. Exit code 0 drained, 1 lost."""
+    """Take a worker out in order. No new work, what runs ends or moves at the deadline, then it stops. Exit code 0 drained, 1 lost."""
     if not 0 <= deadline_s <= 86_400:
         raise InvalidRequest(f"--deadline-s: {deadline_s:g} must lie in [0, 86400]", field="deadline-s")
-    address = scheduler or scheduler_address(run_dir_of(run_dir))
+    address = scheduler_address(scheduler, run_dir)
     raise typer.Exit(asyncio.run(_drain(address, worker, deadline_s, force, as_json)))
 
 

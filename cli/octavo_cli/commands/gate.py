@@ -13,6 +13,7 @@ import typer
 from octavo.manifest import ManifestError
 from octavo.rpc.settings import load_settings
 
+from octavo_cli.addresses import checked_scheduler
 from octavo_cli.check.gate import chosen_checks
 from octavo_cli.check.reference import read_reference
 from octavo_cli.check.release import REPORT, run_gate
@@ -29,7 +30,7 @@ def gate(
     scheduler: Annotated[str, typer.Option("--scheduler", help="host:port; absent: the run folder's.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
-    """Run the manifest's release gate on a cluster that is not ready yet: checks, a benchmark, the verdict.
+    """Run the release gate on a cluster that is not ready yet. Checks, a benchmark, the verdict.
 
     `octavo up` does this by itself when release_gate.enabled is set; elsewhere run it beside the gateway, on its run
     folder. A pass opens the gateway; on a failure it stays closed and this ends with exit code 1.
@@ -41,7 +42,7 @@ def gate(
     if settings.release_gate.reference:
         read_reference(Path(settings.release_gate.reference))
     folder = Path(run_dir or settings.deployment.run_dir).absolute()
-    address = scheduler or scheduler_of("", str(folder))
+    address = checked_scheduler(scheduler) if scheduler else scheduler_of("", str(folder))
     keys = _one_key_per_tenant(settings.tenants.keys)
     quiet = (lambda _result: None) if as_json else show
     verdict = asyncio.run(run_gate(settings.release_gate, folder, address, keys, quiet))

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from octavo_cli.drain_link import scheduler_address
 from octavo_cli.ledger_link import ask_ledger
 from octavo_cli.ledger_view import draw_ledger
-from octavo_cli.locate import run_dir_of
+from octavo_cli.locate import scheduler_address
 
 PIPE_WIDTH = 160
 
@@ -25,11 +24,13 @@ def ledger(
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="host:port of a scheduler; absent: the run folder's.")
     ] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, every row by prompt length too.")] = False,
 ) -> None:
-    """Show what caching, loads, swaps, pauses and the like saved and cost: per technique, per tenant, against their trials."""
-    content = ask_ledger(scheduler or scheduler_address(run_dir_of(run_dir)), technique, tenant)
+    """Show what caching, loads, swaps and pauses saved and cost. Per technique, per tenant, against their trials."""
+    content = ask_ledger(scheduler_address(scheduler, run_dir), technique, tenant)
     if as_json:
         typer.echo(json.dumps(content))
     else:

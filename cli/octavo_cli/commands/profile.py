@@ -23,10 +23,12 @@ def profile(
         "trace.json"
     ),
     limit_s: Annotated[float, typer.Option("--limit-s", help="How long to wait for so many steps, seconds.")] = 30.0,
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Record the next steps of a live worker: operations and kernels with their times and bytes, and a trace file."""
+    """Record the next steps of a live worker. Operations and kernels with their times and bytes, and a trace file."""
     check_steps(steps)
     if not limit_s > 0:
         raise ManifestError(f"--limit-s: {limit_s:g} must be positive", field="limit_s")

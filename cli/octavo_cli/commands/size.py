@@ -63,7 +63,7 @@ def size(
     manifest: ManifestFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Bytes of weights, KV and activations of MODEL, and what fits where; takes settings as flags."""
+    """Tell the bytes of a model, its KV and activations. And what fits where; takes settings as flags."""
     given = {name for name in CAG_ONLY if _was_given(context, name)}
     settings = load_settings(service_flags(context.args, manifest=manifest), os.environ).manifest
     if model != CAG:

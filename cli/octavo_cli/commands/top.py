@@ -23,10 +23,12 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="One look, as without a terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One look as JSON.")] = False,
     url: Annotated[str, typer.Option("--url", help="http://host:port of a gateway; absent: the run folder's.")] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     api_key: Annotated[str, typer.Option("--api-key", help="Key of your tenant; an admin's sees everything.")] = "",
 ) -> None:
-    """Watch workers, blocks, requests and latencies as they change; Ctrl-C ends it."""
+    """Watch workers, blocks, requests and latencies. Ctrl-C ends it."""
     address = http_url(url, run_dir)
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     if as_json:

@@ -32,7 +32,7 @@ NARROW = 125
 
 
 def trace(
-    wanted: Annotated[str, typer.Argument(metavar="[ID]", help="Trace id or request id; a beginning is enough.")] = "",
+    wanted: Annotated[str, typer.Argument(metavar="ID", help="Trace id or request id; a beginning is enough.")] = "",
     last: Annotated[bool, typer.Option("--last", help="The latest request (as without an ID).")] = False,
     slowest_count: Annotated[
         int | None, typer.Option("--slowest", min=1, metavar="N", help="A table of the N slowest first tokens.")
@@ -43,10 +43,12 @@ def trace(
         str, typer.Option("--export", metavar="FILE", help="Write JSON that Jaeger's UI uploads; -: stdout.")
     ] = "",
     html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write one self-contained page; -: stdout.")] = "",
-    run_dir: Annotated[str, typer.Option("--run-dir", help="Run folder of the cluster.")] = "",
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", help="Run folder of the cluster; absent: deployment.run_dir.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the spans as JSON.")] = False,
 ) -> None:
-    """Draw a request's trace from the trace files of the run folder; the cluster need not run."""
+    """Draw where a request's time went. From the trace files of the run folder; the cluster need not run."""
     _check(wanted, last, slowest_count, follow, export, html)
     check_outputs(export=export, html=html)
     folder = run_folder(run_dir)

@@ -88,9 +88,9 @@ class Backend(Protocol):
     def ring_at_start(self, bell: int) -> bool:
         """The next launch writes to this eventfd once its threads are at work, or once it has failed; False: it does not."""
 
-    def touch(self, first: int, count: int) -> None:
+    def touch(self, first: int, count: int) -> bool:
         """Has the system back blocks [first, first + count) of the pool with memory now, their bytes unchanged, on cores that nobody
-        else wants; nothing where that cannot be asked for. From any thread, beside steps."""
+        else wants; False where that cannot be asked for. From any thread, beside steps."""
 
     def result(self, launched: Any) -> StepResult:
         """Waits for a launched step. Steps end in the order of their launches. Raises as `launch`."""

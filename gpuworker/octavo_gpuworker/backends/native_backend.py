@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from octavo.memory import resident_bytes
 
 from octavo_gpuworker.backends.backend import StepResult
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.native_pool import NativePool
 from octavo_gpuworker.batch import StepBatch
-from octavo_gpuworker.memory import resident_bytes
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.native.batch import StepArrays
 from octavo_gpuworker.native.flight import ROOM, NativeFlight
@@ -205,8 +205,9 @@ class NativeBackend:
         self.model.ring_at_start(bell)
         return bell != 0
 
-    def touch(self, first: int, count: int) -> None:
+    def touch(self, first: int, count: int) -> bool:
         self.model.touch(first, count)
+        return True
 
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)

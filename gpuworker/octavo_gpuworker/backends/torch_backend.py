@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from blake3 import blake3
 from numpy.typing import NDArray
+from octavo.memory import resident_bytes
 from torch import Tensor
 
 from octavo_gpuworker.backends.backend import StepResult
@@ -22,7 +23,6 @@ from octavo_gpuworker.backends.torch_profiler import TorchProfiler
 from octavo_gpuworker.batch import StepBatch
 from octavo_gpuworker.device_sampler import Drawn, draw_on_device, read_drawn, sampler_of
 from octavo_gpuworker.graphs import GraphedForward, graphed
-from octavo_gpuworker.memory import resident_bytes
 from octavo_gpuworker.model.config import ModelConfig
 from octavo_gpuworker.model.decoder import Decoder
 from octavo_gpuworker.model.inputs import StepInputs
@@ -157,8 +157,9 @@ class TorchBackend:
     def ring_at_start(self, bell: int) -> bool:
         return False
 
-    def touch(self, first: int, count: int) -> None:
+    def touch(self, first: int, count: int) -> bool:
         """torch says nothing of its memory's pages, and a device backs them at once."""
+        return False
 
     def out_of_memory(self, error: BaseException) -> bool:
         """On a GPU a type of its own; in torch's CPU allocator a RuntimeError with these words."""

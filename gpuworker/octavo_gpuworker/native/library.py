@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import logging
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import IO, Final, Literal
 
 from octavo_gpuworker.native import abi
 from octavo_gpuworker.native.build import BuildError, build, is_whole, library_name, unavailable
 
 Isa = Literal["auto", "amx", "avx512", "avx2"]
 ISA_CODES: Final[dict[str, int]] = {"auto": 0, "avx2": 1, "avx512": 2, "amx": 3}
+
+
+log = logging.getLogger(__name__)
 
 
 class NativeUnavailable(RuntimeError):
@@ -82,11 +87,23 @@ def _find_or_build(cache: Path, may_build: bool) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / "build.lock").open("a") as lock:  # two workers that start together compile once
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _take(lock)
             if is_whole(built):
                 return built
             for stale in cache.glob(".build-*"):  # of one that was killed: the lock is ours
                 shutil.rmtree(stale, ignore_errors=True)
-            return build(cache)
+            log.info("compiling the native kernels, once for this version of them; on a slow machine it takes minutes")
+            began_s = time.monotonic()
+            made = build(cache)
+            log.info("native kernels compiled in %.0f s: %s", time.monotonic() - began_s, made)
+            return made
     except (BuildError, OSError) as error:
         raise NativeUnavailable(f"the library is not installed and cannot be built: {error}") from error
+
+
+def _take(lock: IO[str]) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("waiting for the native kernels, which another process compiles")
+        fcntl.flock(lock, fcntl.LOCK_EX)

@@ -143,7 +143,7 @@ class ArenaTier(IndexedTier[int | Payload]):
             if self._free:
                 break
             self._free.extend(reversed(file.back()))
-            if not self._free:  # the volume gave less than it had promised
+            if not self._free:  # the volume gave less than it had promised, or memory is short
                 if not len(index):
                     return None
                 index.allowed_bytes = index.capacity_bytes = index.used_bytes

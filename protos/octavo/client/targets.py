@@ -56,10 +56,10 @@ class Targets:
 
 def dial_address(url: str) -> str:
     """`host:port` or `unix:path` of grpc://host:port, host:port or unix:path. Raises InvalidRequest."""
-    if url.startswith("unix:"):
+    if url.startswith("unix:") and len(url) > len("unix:"):
         return url
     address = url.removeprefix("grpc://").rstrip("/")
     host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if "/" in host or " " in host or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InvalidRequest(f"address: {url!r} is none; write grpc://host:port", field="address")
     return address

@@ -43,12 +43,13 @@ class TextFormatter(logging.Formatter):
 
 
 def start_logging(service: str, log_format: Literal["auto", "text", "json"], level: str) -> logging.Logger:
-    """Configures the `octavo` logger to stderr and returns the service's child."""
+    """Configures the `octavo` logger and that of the service's package to stderr; returns the service's child of the first."""
     as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service) if as_json else TextFormatter(service))
-    root = logging.getLogger("octavo")
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    root.propagate = False
-    return root.getChild(service)
+    for name in ("octavo", f"octavo_{service}"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(level.upper())
+    logging.getLogger("octavo").propagate = False
+    return logging.getLogger(f"octavo.{service}")

@@ -366,7 +366,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., bias_ids: _Optional[bytes] = ..., bias_values: _Optional[_Iterable[float]] = ..., stop_ids: _Optional[bytes] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., beam: _Optional[bool] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining", "failed_allocations", "beam_rows")
+    __slots__ = ("step", "steps", "slots", "counts", "tokens", "computed_len", "finishes", "logprobs", "released", "transfers_done", "prepared", "starved", "times", "first_tokens", "live", "prefill_tokens", "decode_seqs", "trimmed", "draining", "failed_allocations", "beam_rows", "backed_blocks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -388,6 +388,7 @@ class Report(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     FAILED_ALLOCATIONS_FIELD_NUMBER: _ClassVar[int]
     BEAM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    BACKED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     step: int
     steps: int
     slots: bytes
@@ -409,7 +410,8 @@ class Report(_message.Message):
     draining: bool
     failed_allocations: int
     beam_rows: _containers.RepeatedCompositeFieldContainer[BeamRow]
-    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ..., failed_allocations: _Optional[int] = ..., beam_rows: _Optional[_Iterable[_Union[BeamRow, _Mapping]]] = ...) -> None: ...
+    backed_blocks: int
+    def __init__(self, step: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., computed_len: _Optional[bytes] = ..., finishes: _Optional[_Iterable[_Union[SeqFinish, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Released, _Mapping]]] = ..., transfers_done: _Optional[_Iterable[_Union[TransferDone, _Mapping]]] = ..., prepared: _Optional[_Iterable[_Union[Prepared, _Mapping]]] = ..., starved: _Optional[bytes] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., live: _Optional[_Union[LiveList, _Mapping]] = ..., prefill_tokens: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., trimmed: _Optional[_Iterable[_Union[Trimmed, _Mapping]]] = ..., draining: _Optional[bool] = ..., failed_allocations: _Optional[int] = ..., beam_rows: _Optional[_Iterable[_Union[BeamRow, _Mapping]]] = ..., backed_blocks: _Optional[int] = ...) -> None: ...
 
 class BeamRow(_message.Message):
     __slots__ = ("seq", "len", "tokens", "logprobs")

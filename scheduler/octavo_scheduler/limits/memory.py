@@ -1,6 +1,7 @@
 """A worker that could not allocate: its admission closes for a while, its pool shrinks, the least urgent make room.
 
-What is retired from the pool comes back bit by bit while nothing fails. The pool never shrinks below what the largest
+What is retired from the pool comes back bit by bit while nothing fails. A worker that cannot have its whole pool's memory says so
+before anything fails, and what it lacks is retired until it says otherwise. The pool never shrinks below what the largest
 request under way needs to its end, so that nobody who was taken on is turned away for it.
 """
 
@@ -46,11 +47,21 @@ def shrink_to(cell: Cell, worker: Worker, blocks: int) -> None:
         cell.effects.limits_changed = True
 
 
+def backed(cell: Cell, worker: Worker, blocks: int) -> None:
+    """The worker says that memory backs so many blocks of its pool, the null block included; 0: all of them."""
+    most = min(blocks or worker.pool.num_blocks, worker.pool.num_blocks) - 1
+    worker.backed_blocks = most = max(1, most)
+    if worker.pool.usable_blocks > most:
+        shrink_to(cell, worker, most)
+    elif cell.now_us >= worker.recovers_us:  # else the timer brings back what failures took
+        _restore(cell, worker, most - worker.pool.usable_blocks)
+
+
 def recover(cell: Cell) -> None:
     """The timer is due: workers that had no failure for a while get a share of their pool back."""
     for worker in cell.fleet.workers.values():
         if worker.pool.retired_blocks and cell.now_us >= worker.recovers_us:
-            most = worker.pool.num_blocks - 1
+            most = worker.backed_blocks
             share = max(1, int(most * SHRINK_SHARE))
             _restore(cell, worker, min(share, most - worker.pool.usable_blocks))
             if worker.pool.usable_blocks < most:

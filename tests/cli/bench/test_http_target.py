@@ -95,7 +95,7 @@ async def test_each_way_to_break_is_one_failed_request(answer: bytes, outcome: s
     "url", ["http://", "http://[", "http://a b/", "http://h:99999/v1", "http://h:port/v1", "http://h:0"]
 )
 def test_an_address_that_nobody_can_dial_is_told_at_once(url: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"--url: .* is no address; write http://host:port/v1"):
+    with pytest.raises(InvalidRequest, match=r"--url: .* is no HTTP address; write http://host:port/v1"):
         HttpTarget(url)
 
 

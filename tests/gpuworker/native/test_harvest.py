@@ -32,7 +32,7 @@ def tokens_of(model: NativeModel, temperature: float, top_p: float, *, harvested
             5,
             0.1,
             1.0,
-        )  # those are not harvested
+        )  # the first and the fourth are not harvested
         arrays.logprobs[4] = 0
         arrays.seeds[:total] = np.arange(total) + 100 * turn
         model.step(arrays, tokens=total, sequences=sequences, rows=total)
@@ -40,21 +40,46 @@ def tokens_of(model: NativeModel, temperature: float, top_p: float, *, harvested
     return found
 
 
+def agree(models: Callable[[int], NativeModel], temperature: float, top_p: float) -> None:
+    """Two steps of models that have not run before: the first finds no logits, the second does if one of its rows asked for them."""
+    one, two = models(1), models(2)
+    whole = tokens_of(one, temperature, top_p, harvested=False)
+    assert tokens_of(two, temperature, top_p, harvested=True) == whole
+    assert tokens_of(one, temperature, top_p, harvested=True) == whole
+    assert min(whole[0][:ROWS]) >= 0
+    one.close()
+    two.close()
+
+
 @pytest.mark.parametrize("isa", ["avx2", "auto"])
 def test_a_harvest_draws_the_tokens_of_the_whole_row(
     isa: str, tmp_path: Path, packed: Callable[[Checkpoint, str], Packed], make_model: MakeModel
 ) -> None:
-    """From a few candidates to all of a unit, which is more than it may leave; the last unit of the vocabulary is a short one."""
+    """From a few candidates to all of a unit, and shares that reach beyond them; the last unit of the vocabulary is a short one."""
     checkpoint = make_checkpoint(tmp_path / "model", dataclasses.replace(TINY, vocab_size=2013))
-    one, two = (make_model(checkpoint, STEP, threads=threads, isa=isa) for threads in (1, 2))
-    for model in (one, two):
+
+    def fresh(threads: int) -> NativeModel:
+        model = make_model(checkpoint, STEP, threads=threads, isa=isa)
         model.pool[1:] = 0
+        return model
+
     for temperature in (0.05, 0.8, 3.0, 40.0):
         for top_p in (1e-6, 0.3, 0.95, 0.9999999):
-            whole = tokens_of(one, temperature, top_p, harvested=False)
-            assert tokens_of(one, temperature, top_p, harvested=True) == whole
-            assert tokens_of(two, temperature, top_p, harvested=True) == whole
-            assert min(whole[0][:ROWS]) >= 0
+            agree(fresh, temperature, top_p)
+
+
+def test_a_row_with_more_candidates_than_there_is_room_for_draws_the_same(
+    tmp_path: Path, packed: Callable[[Checkpoint, str], Packed], make_model: MakeModel
+) -> None:
+    """A flat row of 40,013 tokens, of which one thread keeps 32,768 and two keep half as many each."""
+    checkpoint = make_checkpoint(tmp_path / "model", dataclasses.replace(TINY, vocab_size=40_013))
+
+    def fresh(threads: int) -> NativeModel:
+        model = make_model(checkpoint, STEP, threads=threads)
+        model.pool[1:] = 0
+        return model
+
+    agree(fresh, 40.0, 0.9)
 
 
 @pytest.mark.parametrize("isa", ["auto", "avx2"])

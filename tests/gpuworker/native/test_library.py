@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -59,7 +62,7 @@ def test_a_truncated_library_is_no_crash(share: float, library: Library, tmp_pat
 
 
 def test_a_damaged_library_in_the_cache_is_built_again(
-    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     built = []
 
@@ -73,10 +76,31 @@ def test_a_damaged_library_in_the_cache_is_built_again(
     monkeypatch.setattr(library_module, "library_name", lambda: "liboctavo_native-other.so")
     (tmp_path / "liboctavo_native-other.so").write_bytes(library.path.read_bytes()[:-1])
     (tmp_path / ".build-killed").mkdir()
+    caplog.set_level("INFO")
     assert load_library(tmp_path).isas == library.isas
+    before, after = [record.getMessage() for record in caplog.records]
+    assert before.startswith("compiling the native kernels") and after.startswith("native kernels compiled in 0 s: ")
     assert built == [tmp_path] and not (tmp_path / ".build-killed").exists()
     load_library(tmp_path)
-    assert len(built) == 1
+    assert len(built) == 1 and len(caplog.records) == 2
+
+
+def test_one_that_waits_for_another_that_compiles_says_so(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library_module, "library_name", lambda: "liboctavo_native-other.so")
+    caplog.set_level("INFO")
+    with (tmp_path / "build.lock").open("a") as lock, ThreadPoolExecutor(1) as other:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = other.submit(load_library, tmp_path)
+        while not caplog.records:
+            time.sleep(0.001)
+        (tmp_path / "liboctavo_native-other.so").write_bytes(library.path.read_bytes())
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert waiting.result().isas == library.isas
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for the native kernels, which another process compiles"
+    ]
 
 
 def test_a_user_without_a_home_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> None:

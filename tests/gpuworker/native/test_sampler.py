@@ -129,6 +129,21 @@ def test_a_real_vocabulary_is_the_twins(isa: str, spread: float, library: Librar
     assert_equal(library, logits, [sequence(kind, [1, 2, 3], 2, 2**64 - 1 - i) for i, kind in enumerate(kinds)], isa)
 
 
+@pytest.mark.parametrize("isa", ["auto", "avx2"])
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.99, 0.9999])
+def test_a_heavy_tail_is_the_twins(top_p: float, isa: str, library: Library) -> None:
+    """One likely token and thousands of unlikely ones at every depth at which candidates are looked for; half of all scores are equal."""
+    generator = np.random.default_rng(5)
+    depths = np.array([8.9, 9.1, 11.4, 11.6, 14.9, 15.1, 27.9, 28.1, 40.0])
+    logits = -np.stack([generator.choice(depths[first:], 30_000) for first in range(len(depths))])
+    logits[:, ::2] += generator.uniform(-0.3, 0.3, logits[:, ::2].shape)
+    logits[:, 123] = 0
+    rows = [sequence(Sampling(top_p=top_p), [1], 1, seed) for seed in range(len(logits))]
+    for turn in range(6):
+        again = [dataclasses.replace(row, seed=row.seed + 100 * turn) for row in rows]
+        assert_equal(library, logits.astype(np.float32), again, isa)
+
+
 def test_a_row_that_is_not_finite_is_marked_alone(library: Library) -> None:
     logits = np.zeros((3, 40), np.float32)
     logits[0, 7], logits[1, 3] = np.nan, np.inf

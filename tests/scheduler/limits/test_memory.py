@@ -134,3 +134,54 @@ def test_overcommit_is_bounded() -> None:
         assert pool.usable_blocks - pool.free_blocks + worker.ungranted <= pool.usable_blocks
     assert counters(simulation)["preemptions"] == 0
     done(simulation, *clients)
+
+
+def test_blocks_without_memory_are_used_by_nobody_until_they_have_some() -> None:
+    simulation, gateway = make(num_blocks=101)
+    simulation.links[0].worker.backed_blocks = 31
+    first = simulation.submit(gateway, [1, 2], 40)
+    run(simulation, 400)
+    worker, pool = pool_of(simulation)
+    assert (pool.usable_blocks, pool.retired_blocks, worker.closed_until_us) == (30, 70, 0)
+    clients = [first, *(simulation.submit(gateway, [number, 2, 3], 30) for number in range(20))]
+    used = 0
+    while any(not client.outcome for client in clients):
+        run(simulation, 1)
+        used = max([used, *(block for seq in worker.sequences.values() for block in seq.blocks)])
+    assert used <= 30 and [client.outcome for client in clients] == ["finished"] * 21
+    simulation.links[0].worker.backed_blocks = 0
+    run(simulation, 400)
+    assert (pool.usable_blocks, pool.retired_blocks) == (100, 0)
+    simulation.settle()
+    simulation.check_clean()
+
+
+def test_failures_and_missing_memory_come_back_each_in_its_own_time() -> None:
+    simulation, gateway = make(num_blocks=101)
+    worker, pool = pool_of(simulation)
+    simulation.links[0].worker.backed_blocks = 81
+    simulation.links[0].worker.fail_every = 3
+    done(simulation, simulation.submit(gateway, [1, 2], 25))
+    simulation.links[0].worker.fail_every = 0
+    run(simulation, 400)
+    assert pool.usable_blocks < 80
+    run_until(simulation, lambda: pool.usable_blocks == 80, 10 * RECOVER_US // 3000)
+    run(simulation, RECOVER_US // 3000 + 400)
+    assert pool.usable_blocks == worker.backed_blocks == 80  # as far as there is memory
+    simulation.links[0].worker.backed_blocks = 0
+    run(simulation, 400)
+    assert pool.usable_blocks == 100
+    simulation.check_clean()
+
+
+def test_what_runs_keeps_what_it_needs_whatever_a_worker_says() -> None:
+    simulation, gateway = make(num_blocks=41)
+    client = simulation.submit(gateway, [1, 2], 60)
+    run_until(simulation, lambda: client.got[0])
+    simulation.links[0].worker.backed_blocks = 1
+    run(simulation, 400)
+    done(simulation, client)
+    run(simulation, 400)
+    _worker, pool = pool_of(simulation)
+    assert pool.usable_blocks == 1
+    simulation.check_clean()

@@ -60,6 +60,7 @@ inline MeasureChunk measure_of(int isa) { return isa == OCTAVO_AVX2 ? measure_25
 // The sum of exp(x[i] / temperature - best) within SUM_ERROR of what the masses are floors of: half the time, and enough wherever no
 // token's place hangs on the rest.
 using SumChunk = float (*)(const float *x, int count, float temperature, float best);
+constexpr double HARVEST_ERROR = 1e-5;  // of what the head leaves: a shorter polynomial, see harvest.h; and the same roundings
 constexpr double SUM_ERROR = 4e-6;  // both forms of exp are within 3 units in the last place, and some 36 roundings of a chunk's sum follow
 
 static float sum_256(const float *x, int count, float temperature, float best) {
@@ -158,29 +159,33 @@ inline int64_t total_mass(const float *x, int32_t count, float best, MeasureChun
 constexpr int BUCKETS = 1024;
 constexpr float BUCKETS_PER_LOGIT = 32.0f;
 
-// Steps over candidates whose every operation rounds once, so that both forms have the same bits; a flat row has thousands.
+// Steps over candidates, of which a flat row has thousands; every operation of all but weight_above rounds once, so that both forms have the same bits.
 struct CandidateMath {
     // weights[i] = exp(scaled[i] - best).
     void (*weigh)(const float *scaled, int count, float best, float *weights);
-    // How far scaled[i] lies from the best in steps that keep the order, and the mass of weights[i].
-    void (*place)(const float *scaled, const float *weights, int count, float best, int32_t *buckets, int64_t *masses);
+    // The sum of the weights of those that lie above `value`, within count / 16 roundings.
+    float (*weight_above)(const float *scaled, const float *weights, int32_t count, float value);
+    // The sum of the masses of exp(scaled[i] - best) of those that lie above `value`, for count <= CHUNK.
+    int64_t (*mass_above)(const float *scaled, int count, float best, float value);
     // score[i] = scaled[i] + the Gumbel noise of the draw in score[i].
     void (*score)(const float *scaled, int count, float *score);
-    // Moves those that are at least `floor` to the front, in their order; returns how many.
-    int32_t (*keep)(float *scaled, int32_t *ids, int32_t count, float floor);
+    // Moves those that lie above `value` to the front, in their order; returns how many.
+    int32_t (*keep_above)(float *scaled, int32_t *ids, int32_t count, float value);
 };
 
 __attribute__((always_inline)) inline void weigh_any(const float *scaled, int count, float best, float *weights) {
     for (int i = 0; i < count; ++i) weights[i] = exp_exact(scaled[i] - best);
 }
 
-__attribute__((always_inline)) inline void place_any(const float *scaled, const float *weights, int count, float best, int32_t *buckets,
-                                                     int64_t *masses) {
-    for (int i = 0; i < count; ++i) {
-        const float distance = (best - scaled[i]) * BUCKETS_PER_LOGIT;
-        buckets[i] = static_cast<int32_t>(distance < static_cast<float>(BUCKETS - 1) ? distance : static_cast<float>(BUCKETS - 1));
+__attribute__((always_inline)) inline int64_t mass_above_any(const float *scaled, int count, float best, float value) {
+    int32_t high = 0, low = 0;
+    for (int i = 0; i < count; ++i) {  // as in measure_any
+        const float weight = exp_exact(scaled[i] - best), share = (scaled[i] > value ? weight : 0.0f) * MASS_HALF;
+        const auto whole = static_cast<int32_t>(share);
+        high += whole;
+        low += static_cast<int32_t>((share - static_cast<float>(whole)) * MASS_HALF);
     }
-    for (int i = 0; i < count; ++i) masses[i] = mass_of(weights[i]);
+    return (static_cast<int64_t>(high) << 20) + low;
 }
 
 __attribute__((always_inline)) inline void score_any(const float *scaled, int count, float *score) {
@@ -188,46 +193,71 @@ __attribute__((always_inline)) inline void score_any(const float *scaled, int co
 }
 
 static void weigh_256(const float *scaled, int count, float best, float *weights) { weigh_any(scaled, count, best, weights); }
-static void place_256(const float *scaled, const float *weights, int count, float best, int32_t *buckets, int64_t *masses) {
-    place_any(scaled, weights, count, best, buckets, masses);
-}
+static int64_t mass_above_256(const float *scaled, int count, float best, float value) { return mass_above_any(scaled, count, best, value); }
 static void score_256(const float *scaled, int count, float *score) { score_any(scaled, count, score); }
 
-#define OCTAVO_WIDE __attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")))
-OCTAVO_WIDE static void weigh_512(const float *scaled, int count, float best, float *weights) { weigh_any(scaled, count, best, weights); }
-OCTAVO_WIDE static void place_512(const float *scaled, const float *weights, int count, float best, int32_t *buckets, int64_t *masses) {
-    place_any(scaled, weights, count, best, buckets, masses);
+static float weight_above_256(const float *scaled, const float *weights, int32_t count, float value) {
+    const __m256 bound = _mm256_set1_ps(value);
+    __m256 sums = _mm256_setzero_ps();
+    float lanes[8], sum = 0.0f;
+    int32_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        const __m256 above = _mm256_cmp_ps(_mm256_loadu_ps(scaled + i), bound, _CMP_GT_OQ);
+        sums = _mm256_add_ps(sums, _mm256_and_ps(above, _mm256_loadu_ps(weights + i)));
+    }
+    for (; i < count; ++i) sum += scaled[i] > value ? weights[i] : 0.0f;
+    _mm256_storeu_ps(lanes, sums);
+    for (const float lane : lanes) sum += lane;
+    return sum;
 }
-OCTAVO_WIDE static void score_512(const float *scaled, int count, float *score) { score_any(scaled, count, score); }
-#undef OCTAVO_WIDE
 
-static int32_t keep_256(float *scaled, int32_t *ids, int32_t count, float floor) {
+static int32_t keep_above_256(float *scaled, int32_t *ids, int32_t count, float value) {
     int32_t kept = 0;
     for (int32_t i = 0; i < count; ++i) {
-        const float value = scaled[i];
-        scaled[kept] = value;
+        const float own = scaled[i];
+        scaled[kept] = own;
         ids[kept] = ids[i];
-        kept += value >= floor;  // no branch: it would be guessed wrong every third time
+        kept += own > value;  // no branch: it would be guessed wrong every third time
     }
     return kept;
 }
 
-__attribute__((target("avx512f"))) static int32_t keep_512(float *scaled, int32_t *ids, int32_t count, float floor) {
+#define OCTAVO_WIDE __attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")))
+OCTAVO_WIDE static void weigh_512(const float *scaled, int count, float best, float *weights) { weigh_any(scaled, count, best, weights); }
+OCTAVO_WIDE static int64_t mass_above_512(const float *scaled, int count, float best, float value) {
+    return mass_above_any(scaled, count, best, value);
+}
+OCTAVO_WIDE static void score_512(const float *scaled, int count, float *score) { score_any(scaled, count, score); }
+
+OCTAVO_WIDE static float weight_above_512(const float *scaled, const float *weights, int32_t count, float value) {
+    const __m512 bound = _mm512_set1_ps(value);
+    __m512 sums = _mm512_setzero_ps();
+    for (int32_t i = 0; i < count; i += 16) {
+        const auto there = static_cast<__mmask16>(count - i < 16 ? (1 << (count - i)) - 1 : 0xffff);
+        const __mmask16 above = _mm512_mask_cmp_ps_mask(there, _mm512_maskz_loadu_ps(there, scaled + i), bound, _CMP_GT_OQ);
+        sums = _mm512_add_ps(sums, _mm512_maskz_loadu_ps(above, weights + i));
+    }
+    return _mm512_reduce_add_ps(sums);
+}
+
+OCTAVO_WIDE static int32_t keep_above_512(float *scaled, int32_t *ids, int32_t count, float value) {
     int32_t kept = 0;
     for (int32_t i = 0; i < count; i += 16) {
         const auto there = static_cast<__mmask16>(count - i < 16 ? (1 << (count - i)) - 1 : 0xffff);
-        const __m512 value = _mm512_maskz_loadu_ps(there, scaled + i);
+        const __m512 own = _mm512_maskz_loadu_ps(there, scaled + i);
         const __m512i id = _mm512_maskz_loadu_epi32(there, ids + i);
-        const __mmask16 found = _mm512_mask_cmp_ps_mask(there, value, _mm512_set1_ps(floor), _CMP_GE_OQ);
-        _mm512_storeu_ps(scaled + kept, _mm512_maskz_compress_ps(found, value));  // behind what was read already
+        const __mmask16 found = _mm512_mask_cmp_ps_mask(there, own, _mm512_set1_ps(value), _CMP_GT_OQ);
+        _mm512_storeu_ps(scaled + kept, _mm512_maskz_compress_ps(found, own));  // behind what was read already
         _mm512_storeu_si512(ids + kept, _mm512_maskz_compress_epi32(found, id));
         kept += __builtin_popcount(found);
     }
     return kept;
 }
+#undef OCTAVO_WIDE
 
 inline CandidateMath math_of(int isa) {
-    return isa == OCTAVO_AVX2 ? CandidateMath{weigh_256, place_256, score_256, keep_256} : CandidateMath{weigh_512, place_512, score_512, keep_512};
+    return isa == OCTAVO_AVX2 ? CandidateMath{weigh_256, weight_above_256, mass_above_256, score_256, keep_above_256}
+                              : CandidateMath{weigh_512, weight_above_512, mass_above_512, score_512, keep_above_512};
 }
 
 }  // namespace octavo

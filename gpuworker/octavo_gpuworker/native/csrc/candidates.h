@@ -1,5 +1,5 @@
-// Candidates: the tokens of a row within reach of its best one, found in the one pass that sums the masses of all. A nucleus is a
-// few hundred of 49,152 tokens, so nothing of the size of the vocabulary is written, and only the few are put in order.
+// Candidates: the tokens of a row within reach of its best one. A nucleus is a few hundred of 49,152 tokens, so nothing of the size of
+// the vocabulary is written, and only the few take noise: the draw comes first, then the proof that the token drawn is one of the nucleus.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -8,6 +8,7 @@
 #include "api.h"
 #include "candidate_math.h"
 #include "kernels.h"
+#include "philox.h"
 #include "sampler.h"
 
 namespace octavo {
@@ -25,14 +26,16 @@ class Candidates {
         : logits_(logits), vocab_(vocab), temperature_(temperature), best_(best), measure_(measure_of(isa)), sum_chunk_(sum_of(isa)),
           gather_(gather_of(isa)), math_(math_of(isa)), scaled_(work),
           weights_(work + vocab + 16), ids_(reinterpret_cast<int32_t *>(work + 2 * (vocab + 16))) {}
+    Candidates(HarvestedRow &harvested, int32_t vocab, float temperature, int isa, float *work)
+        : Candidates(nullptr, vocab, temperature, harvested.best / temperature, isa, work) {
+        harvested_ = &harvested;
+    }
 
-    // Keeps what min-p, then top-k, then top-p keep; ties with the last kept one stay.
-    void truncate(const RowParams &p, const Harvest *harvest) {
+    // Of what min-p, then top-k, then top-p keep, ties with the last one included, the token whose logit and noise are largest together.
+    int32_t draw(const RowParams &p, const Philox &random) {
         const bool limits_count = p.top_k > 0 && p.top_k < vocab_, limited = limits_count || p.min_p > 0;
-        if (harvest)
-            collect(*harvest);
-        else
-            collect(p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH, !limited);
+        const float reach = p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH;
+        if (!harvested_ || !collect(*harvested_, reach)) collect(reach, !limited && !harvested_);
         float last = NEVER;
         if (limits_count) {
             // with min-p, what lies beyond its reach is out already
@@ -41,85 +44,108 @@ class Candidates {
         }
         weigh();
         if (limited) keep([&](int32_t i) { return static_cast<double>(weights_[i]) >= p.min_p && scaled_[i] >= last; });
-        if (p.top_p >= 1) return;
-        place();
-        const float floor = limited ? nucleus(p.top_p * static_cast<double>(mass_)).floor : nucleus_of_all(p.top_p);
-        count_ = math_.keep(scaled_, ids_, count_, floor);
+        Share share{INFINITY, INFINITY};
+        if (p.top_p < 1) {
+            share = limited ? exactly(p.top_p, mass_above(NEVER)) : share_of_all(p.top_p);
+            cut(share.high);
+        }
+        random.draws(ids_, count_, weights_);
+        math_.score(scaled_, count_, weights_);
+        return winner(share, p.top_p);
     }
 
-    int32_t count() const { return count_; }
-    const float *scaled() const { return scaled_; }
-    const int32_t *ids() const { return ids_; }
-    // A float for each of them, once truncated, and what makes scores of the draws in them.
-    float *spare() { return weights_; }
-    void score(float *draws) const { math_.score(scaled_, count_, draws); }
+  private:
+    // A token is of the nucleus if the mass above it is less than a share of the whole, which lies between these two.
+    struct Share {
+        double low, high;
+    };
+
+    static Share exactly(double top_p, int64_t total) { return {top_p * static_cast<double>(total), top_p * static_cast<double>(total)}; }
+
+    // The share of the masses of all, from a sum that is known within bounds; and the candidates that it takes, however far they reach.
+    Share share_of_all(double top_p) {
+        const Share share{top_p * (sum_ * (1 - error_) * MASS_ONE - 2.0 * vocab_), top_p * (sum_ * (1 + error_) * MASS_ONE)};
+        for (const float reach : {-11.5f, -15.0f, MASSLESS}) {
+            if (static_cast<double>(mass_above(NEVER)) >= share.high) return share;
+            collect(reach, false);
+            weigh();
+        }
+        return exactly(top_p, mass_above(NEVER));
+    }
+
+    // Leaves out most of what has at least `share` above itself; sums of floats are enough for that.
+    void cut(double share) {
+        const auto enough = static_cast<float>(share * (1.001 / MASS_ONE));
+        float low = NEVER, high = 0.0f;
+        for (float step = std::max(reach_, MASSLESS) / 2; step < -0.05f; step /= 2) {
+            const float middle = high + step;
+            if (math_.weight_above(scaled_, weights_, count_, best_ + middle) >= enough)
+                low = middle;
+            else
+                high = middle;
+        }
+        if (low > NEVER) count_ = math_.keep_above(scaled_, ids_, count_, best_ + low);
+    }
+
+    // The best score, of equal ones the lower id, whose token has less than `share` above itself. The weights are scores by now.
+    int32_t winner(Share share, double top_p) {
+        while (true) {
+            const float best = largest_of(weights_, count_);
+            int32_t token = std::numeric_limits<int32_t>::max();
+            float value = best_;
+            for (int32_t i = 0; i < count_; ++i)
+                if (weights_[i] == best && ids_[i] < token) {
+                    token = ids_[i];
+                    value = scaled_[i];
+                }
+            if (!(share.low < INFINITY) || value >= best_) return token;
+            double above = static_cast<double>(mass_above(value));
+            if (!(above < share.low) && above < share.high) share = exactly(top_p, total_mass_of_all());
+            if (above < share.low) return token;
+            for (int32_t i = 0; i < count_; ++i)
+                if (scaled_[i] <= value) weights_[i] = NEVER;
+        }
+    }
 
     // Every token at most so far below the best, in the order of the ids; `sum`: the sum of the weights of all is found beside.
     void collect(float reach, bool sum) {
         count_ = 0;
+        reach_ = reach;
+        find_logits();
         for (int32_t at = 0; at < vocab_; at += CHUNK) {
             const int count = std::min(CHUNK, vocab_ - at);
             if (sum) sum_ += static_cast<double>(sum_chunk_(logits_ + at, count, temperature_, best_));
-            gather(at, count, reach);
+            count_ += gather_(logits_ + at, count, best_, reach, nullptr, at, temperature_, ids_ + count_, scaled_ + count_);
         }
     }
 
-    // The same as collect(REACH, true), of what the head left. The exponents of the sums are rounded at other places: in parts of
-    // 2^-24 by twice the best one and five times their distance from it, which is log(vocab) at most in the mean.
-    void collect(const Harvest &harvest) {
+    // The same with the sum, of what the head left, in any order; false: the candidates are not all there. The exponents of the sum are
+    // rounded at other places: in parts of 2^-24 by three times the farthest one and six times their distance from the best, which is
+    // log(vocab) at most in the mean.
+    bool collect(const HarvestedRow &harvested, float reach) {
         count_ = 0;
-        error_ += 6e-8 * (2 * std::fabs(best_) + 5 * std::log(static_cast<double>(vocab_)));
-        float away[CHUNK], weights[CHUNK];
-        for (int64_t first = 0; first < harvest.units; first += CHUNK) {
-            const int units = static_cast<int>(std::min<int64_t>(CHUNK, harvest.units - first));
-            for (int i = 0; i < units; ++i) away[i] = harvest.best[first + i] / temperature_;
-            math_.weigh(away, units, best_, weights);
-            for (int i = 0; i < units; ++i) {
-                sum_ += static_cast<double>(harvest.sums[first + i]) * static_cast<double>(weights[i]);
-                if (away[i] - best_ >= REACH) take(harvest, first + i);
-            }
+        reach_ = reach;
+        bool whole = reach >= REACH;
+        float farthest = std::fabs(best_);
+        for (const Harvest *found : harvested.parts) {
+            const Harvest &part = *found;
+            if (!(part.sum > 0)) continue;
+            sum_ += part.sum * std::exp(static_cast<double>(part.shift) / temperature_ - best_);
+            farthest = std::max(farthest, part.farthest / temperature_);
+            whole = whole && part.whole;
+            if (whole)
+                count_ += gather_(part.values, part.kept, best_, reach, part.ids, 0, temperature_, ids_ + count_, scaled_ + count_);
         }
+        error_ = HARVEST_ERROR + 6e-8 * (3 * farthest + 6 * std::log(static_cast<double>(vocab_)));
+        return whole;
     }
 
-  private:
-    // What one unit of a harvest has within reach.
-    void take(const Harvest &harvest, int64_t unit) {
-        if (harvest.kept[unit] <= HARVEST_KEPT) {
-            const int64_t from = unit * HARVEST_ROOM;
-            count_ += gather_(harvest.values + from, harvest.kept[unit], best_, REACH, harvest.ids + from, 0, temperature_, ids_ + count_,
-                              scaled_ + count_);
-            return;
-        }
-        const auto first = static_cast<int32_t>(unit * HARVEST_COLUMNS);
-        gather(first, std::min<int32_t>(vocab_ - first, HARVEST_COLUMNS), REACH);
+    void find_logits() {
+        if (!logits_) logits_ = harvested_->logits();
     }
 
-    // Those of `count` tokens from `first` on that are within reach.
-    void gather(int32_t first, int count, float reach) {
-        count_ += gather_(logits_ + first, count, best_, reach, nullptr, first, temperature_, ids_ + count_, scaled_ + count_);
-    }
-
-    // The least value that is kept, and the shares, above the first and up to the second, of which that is true.
-    struct Nucleus {
-        float floor;
-        double before, after;
-    };
-
-    // The nucleus of the masses of all. Their sum is known within bounds, and mostly both lead to the same token.
-    float nucleus_of_all(double top_p) {
-        const double low = top_p * (sum_ * (1 - error_) * MASS_ONE - 2.0 * vocab_), high = top_p * (sum_ * (1 + error_) * MASS_ONE);
-        const Nucleus found = nucleus(high);
-        if (found.before < low && high <= found.after) return found.floor;
-        const double share = top_p * static_cast<double>(total_mass_of_all());
-        if (static_cast<double>(mass_) < share) {
-            collect(MASSLESS, false);
-            weigh();
-            place();
-        }
-        return nucleus(share).floor;
-    }
-
-    int64_t total_mass_of_all() const {
+    int64_t total_mass_of_all() {
+        find_logits();
         float away[CHUNK];
         int64_t total = 0;
         for (int32_t at = 0; at < vocab_; at += CHUNK)
@@ -129,20 +155,12 @@ class Candidates {
 
     void weigh() { math_.weigh(scaled_, count_, best_, weights_); }
 
-    // The masses of the candidates, bucket by bucket and together.
-    void place() {
-        int32_t buckets[CHUNK];
-        int64_t own[CHUNK];
-        std::fill(masses_, masses_ + BUCKETS, 0);
-        mass_ = 0;
-        for (int32_t from = 0; from < count_; from += CHUNK) {
-            const int count = std::min(CHUNK, count_ - from);
-            math_.place(scaled_ + from, weights_ + from, count, best_, buckets, own);
-            for (int i = 0; i < count; ++i) {
-                masses_[buckets[i]] += own[i];
-                mass_ += own[i];
-            }
-        }
+    // The mass of the candidates that lie above `value`.
+    int64_t mass_above(float value) const {
+        int64_t mass = 0;
+        for (int32_t from = 0; from < count_; from += CHUNK)
+            mass += math_.mass_above(scaled_ + from, std::min(CHUNK, count_ - from), best_, value);
+        return mass;
     }
 
     template <typename F>
@@ -176,37 +194,10 @@ class Candidates {
         return *nth;
     }
 
-    // Its floor is the least value for which the masses of all above it are less than `share`.
-    Nucleus nucleus(double share) const {
-        int64_t before = 0;
-        int at = 0;
-        // A bucket that ends below the share is kept whole.
-        while (at < BUCKETS - 1 && static_cast<double>(before + masses_[at]) < share) before += masses_[at++];
-        std::vector<float> values;
-        const float high = best_ - (static_cast<float>(at) - 0.1f) / BUCKETS_PER_LOGIT;
-        const float low = at < BUCKETS - 1 ? best_ - (static_cast<float>(at) + 1.1f) / BUCKETS_PER_LOGIT : NEVER;
-        constexpr int32_t STRETCH = 32;
-        for (int32_t from = 0; from < count_; from += STRETCH) {
-            const int32_t end = std::min(count_, from + STRETCH);
-            int32_t near = 0;  // an integer, so that the loop vectorizes
-            for (int32_t i = from; i < end; ++i) near |= -static_cast<int32_t>(scaled_[i] >= low) & -static_cast<int32_t>(scaled_[i] <= high);
-            for (int32_t i = from; near && i < end; ++i)
-                if (bucket(scaled_[i]) == at) values.push_back(scaled_[i]);
-        }
-        std::sort(values.begin(), values.end(), [](float a, float b) { return a > b; });
-        Nucleus result{best_, 0, 0};
-        for (const float value : values) {
-            const auto above = static_cast<double>(before);
-            if (!(above < share)) break;
-            before += mass_of(exp_exact(value - best_));
-            result = {value, above, static_cast<double>(before)};
-        }
-        return result;
-    }
-
+    HarvestedRow *harvested_ = nullptr;
     const float *logits_;
     int32_t vocab_;
-    float temperature_, best_;
+    float temperature_, best_, reach_ = REACH;
     MeasureChunk measure_;
     SumChunk sum_chunk_;
     GatherChunk gather_;
@@ -214,7 +205,6 @@ class Candidates {
     float *scaled_, *weights_;
     int32_t *ids_;
     int32_t count_ = 0;
-    int64_t masses_[BUCKETS], mass_ = 0;
     double sum_ = 0, error_ = SUM_ERROR;  // of exp(x - best) of all, and the share by which that may be wrong
 };
 

@@ -15,7 +15,7 @@ namespace octavo {
 const Kernels *kernels_avx2() {
     static const Kernels table{"avx2",      ISA::product,    ISA::norm_row,    ISA::put_group,  ISA::put_gated,
                                ISA::add,     ISA::to_bf16,    ISA::rotate,      ISA::attend_few, ISA::attend_many,
-                               ISA::harvest, ISA::argmax,  ISA::read_bytes, ISA::burn};
+                               ISA::harvest, ISA::highest_of, ISA::first_of, ISA::read_bytes, ISA::burn};
     return &table;
 }
 

@@ -1,12 +1,13 @@
 // Kernels: what each instruction set brings. One table per translation unit; model.cpp calls nothing else on the hot path.
 #pragma once
+#include <limits>
+
 #include "api.h"
 
 namespace octavo {
 
 constexpr int PANEL = 32;  // output columns that lie together
 constexpr int64_t HARVEST_COLUMNS = 256;
-constexpr int32_t HARVEST_KEPT = 64, HARVEST_ROOM = HARVEST_KEPT + 16;
 constexpr int GROUP = 32;  // elements of the inner axis with one activation scale (and one int4 weight scale)
 
 // Activations of one matrix product, row-major. bf16 rows, or int8 rows with per-group scales.
@@ -34,6 +35,20 @@ struct AttentionInput {
     bool asked = false;      // this one's were
 };
 
+// What a thread has found of a row's logits so far, in the units of the head that it took.
+struct alignas(64) Harvest {
+    float best = -std::numeric_limits<float>::infinity();  // the largest, and the first place of it
+    int32_t at = 0;
+    bool finite = true;  // all of them
+    // Of a row that draws from a few:
+    bool whole = true;   // whatever may be drawn was kept: there was room
+    float shift = -std::numeric_limits<float>::infinity(), farthest = 0;  // the largest, and the largest |shift| that there was
+    double sum = 0;      // of exp((x - shift) / temperature)
+    int32_t kept = 0, room = 0;
+    float *values = nullptr;  // logits that may be drawn and their ids, room for 16 more than `room`
+    int32_t *ids = nullptr;
+};
+
 struct Kernels {
     const char *name;
     // out[r * stride + c], columns [panel0 * 32, (panel0 + panels) * 32) of x W^T for rows [row0, row0 + rows); no bias.
@@ -56,13 +71,13 @@ struct Kernels {
     void (*attend_few)(const AttentionInput &in, int first, int last, float *out, float *best, float *total, float *scratch);
     // Many queries: whole context, out [tokens * group, head_dim] finished.
     void (*attend_many)(const AttentionInput &in, float *out, float *scratch);
-    // Of count logits, count <= HARVEST_COLUMNS, whose largest is `best`: copies them to `logits`, puts the sum of
-    // exp((x - best) * scale) into `sum` and what is at least `least` into values and ids (which begin at `first`),
-    // both of HARVEST_ROOM. Returns how many; more than HARVEST_KEPT: there may be others.
-    int32_t (*harvest)(const float *x, int64_t count, float best, float scale, float least, int32_t first, float *logits, float *sum,
-                       int32_t *ids, float *values);
-    // Largest of count values and its first index; returns whether all are finite.
-    bool (*argmax)(const float *x, int64_t count, float *best, int64_t *index);
+    // Of count logits from place `first` on, count <= HARVEST_COLUMNS, the largest of which is `best`: copies them to `logits`
+    // unless that is null, adds to the row's sum, `scale` is one over the temperature, and keeps what is at least `least`.
+    void (*harvest)(const float *x, int64_t count, int32_t first, float best, float least, float scale, float *logits, Harvest &row);
+    // Largest of count values; returns whether all are finite.
+    bool (*highest)(const float *x, int64_t count, float *best);
+    // The first place of the largest of count values; 0 where there is none.
+    int64_t (*first_of)(const float *x, int64_t count, float largest);
     double (*read_bytes)(const uint8_t *data, int64_t bytes);
     double (*burn)(int format, int64_t iterations);  // returns multiply-adds done
 };

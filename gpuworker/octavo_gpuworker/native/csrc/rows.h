@@ -199,29 +199,29 @@ inline void rotate(float *head, const float *norm, float eps, const float *cos, 
     if (out && !direct) to_bf16(head, out, head_dim);
 }
 
-inline bool argmax(const float *x, int64_t count, float *best, int64_t *index) {
-    V most = set1(-INFINITY), check = zero();
+inline bool highest_of(const float *x, int64_t count, float *best) {
+    V most[2] = {set1(-INFINITY), set1(-INFINITY)}, check[2] = {zero(), zero()};
     int64_t i = 0;
-    for (; i + 16 <= count; i += 16) {
-        const V value = load(x + i);
-        most = max(most, value);
-        check = fma(value, zero(), check);  // NaN once a value is not finite
-    }
-    float top = highest(most), finite = sum(check);
-    for (int64_t j = i; j < count; ++j) {
-        if (x[j] > top) top = x[j];
-        finite += x[j] * 0.0f;
+    for (; i + 32 <= count; i += 32)
+        for (int half = 0; half < 2; ++half) {
+            const V value = load(x + i + half * 16);
+            most[half] = max(most[half], value);
+            check[half] = fma(value, zero(), check[half]);  // NaN once a value is not finite
+        }
+    float top = highest(max(most[0], most[1])), finite = sum(check[0] + check[1]);
+    for (; i < count; ++i) {
+        if (x[i] > top) top = x[i];
+        finite += x[i] * 0.0f;
     }
     *best = top;
-    *index = 0;
-    i = 0;
-    while (i + 16 <= count && !reaches(load(x + i), top)) i += 16;
-    for (; i < count; ++i)
-        if (x[i] == top) {
-            *index = i;
-            break;
-        }
     return finite == 0.0f;
+}
+
+inline int64_t first_of(const float *x, int64_t count, float value) {
+    int64_t i = 0;
+    while (i + 16 <= count && !reaches(load(x + i), value)) i += 16;
+    while (i < count && x[i] != value) ++i;
+    return i < count ? i : 0;
 }
 
 }  // namespace ISA

@@ -26,22 +26,7 @@ bool all_finite(const float *x, int32_t count) {
     return beyond == 0;
 }
 
-// The candidate whose logit and noise are largest together, of equal ones the lower id.
-int32_t draw(Candidates &from, const Philox &random) {
-    const int32_t *ids = from.ids();
-    float best = NEVER, *score = from.spare();
-    int32_t token = 0;
-    random.draws(ids, from.count(), score);
-    from.score(score);
-    for (int32_t i = 0; i < from.count(); ++i)
-        if (score[i] > best) {
-            best = score[i];
-            token = ids[i];
-        }
-    return token;
-}
-
-// The same over the whole vocabulary. A token beats the score B only if -log(u) < exp(x - B), and 1 - u is less than -log(u): so
+// The token of the whole vocabulary whose logit and noise are largest together, of equal ones the lower id. A token beats the score B only if -log(u) < exp(x - B), and 1 - u is less than -log(u): so
 // an exponential passes over all but a few, and those take the two logarithms.
 int32_t draw_of_all(const float *logits, int32_t vocab, float temperature, int32_t largest, const Philox &random) {
     float u[CHUNK], scaled[CHUNK], reach[CHUNK];
@@ -161,13 +146,12 @@ bool plain_greedy(const OctavoBatch &batch, int row) {
     return batch.temperature[row] <= GREEDY_BELOW && batch.logprobs[row] < 0 && !edited(batch, row);
 }
 
-bool draws_from_nucleus(const OctavoBatch &batch, int row, int32_t vocab) {
-    return batch.temperature[row] > GREEDY_BELOW && batch.top_p[row] < 1 && batch.min_p[row] <= 0 &&
-           (batch.top_k[row] <= 0 || batch.top_k[row] >= vocab) && !edited(batch, row);
+bool draws_from_few(const OctavoBatch &batch, int row, int32_t vocab) {
+    const bool limited = batch.top_p[row] < 1 || batch.min_p[row] > 0 || (batch.top_k[row] > 0 && batch.top_k[row] < vocab);
+    return batch.temperature[row] > GREEDY_BELOW && limited && !edited(batch, row);
 }
 
-void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, int isa, float *work,
-                const Harvest *harvest) {
+void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, int32_t largest, int isa, float *work) {
     batch.out_tokens[row] = -1;
     if (largest < 0) {
         if (!all_finite(raw, vocab)) return;
@@ -180,20 +164,24 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
         if (token < 0) return;
         logits = work;
     }
-    const float temperature = batch.temperature[row];
-    if (temperature > GREEDY_BELOW) {
+    const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
+    if (p.temperature > GREEDY_BELOW) {
         const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
-        const RowParams p{temperature, batch.top_k[row], batch.top_p[row], batch.min_p[row]};
-        if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0) {
-            Candidates candidates(logits, vocab, temperature, logits[token] / temperature, isa, work + vocab + 16);
-            candidates.truncate(p, harvest);
-            token = draw(candidates, random);
-        } else {
-            token = draw_of_all(logits, vocab, temperature, token, random);
-        }
+        if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0)
+            token = Candidates(logits, vocab, p.temperature, logits[token] / p.temperature, isa, work + vocab + 16).draw(p, random);
+        else
+            token = draw_of_all(logits, vocab, p.temperature, token, random);
     }
     batch.out_tokens[row] = token;
     if (batch.logprobs[row] >= 0) put_logprobs(batch, row, raw, vocab, raw[largest], token, isa);
+}
+
+void sample_row(const OctavoBatch &batch, int row, HarvestedRow &harvested, int32_t vocab, int isa, float *work) {
+    const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
+    const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
+    const int32_t token = Candidates(harvested, vocab, p.temperature, isa, work).draw(p, random);
+    batch.out_tokens[row] = token;
+    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.logits(), vocab, harvested.best, token, isa);
 }
 
 }  // namespace octavo

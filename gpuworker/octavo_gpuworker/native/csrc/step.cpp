@@ -7,7 +7,6 @@
 
 #include "cpu.h"
 #include "pack.h"
-#include "sampler.h"
 
 namespace octavo {
 namespace {
@@ -89,33 +88,6 @@ void Step::place_tokens() {
         const int64_t block = batch_.block_tables[static_cast<int64_t>(s) * batch_.table_stride + position / config_.block_tokens];
         kv_places_[row] = {pool_ + block * block_bytes_, position % config_.block_tokens};
     }
-}
-
-void Step::plan_sampling() {
-    const int rows = batch_.rows;
-    const int64_t units = (weights_.head.columns / PANEL + HEAD_PANELS - 1) / HEAD_PANELS;
-    plain_.assign(rows, false);
-    harvested_.assign(rows, false);
-    bool all_plain = true;
-    any_harvested_ = false;
-    for (int row = 0; row < rows && !batch_.out_logits; ++row) {
-        plain_[row] = plain_greedy(batch_, row);
-        harvested_[row] = draws_from_nucleus(batch_, row, config_.vocab);
-        all_plain = all_plain && plain_[row];
-        any_harvested_ = any_harvested_ || harvested_[row];
-    }
-    if (!all_plain) logits_.ensure(static_cast<int64_t>(rows) * config_.vocab);
-    best_.ensure(rows * units);
-    best_at_.ensure(rows * units);
-    finite_.ensure(rows * units);
-    if (!any_harvested_) return;
-    unit_sum_.ensure(rows * units);
-    kept_.ensure(rows * units);
-    kept_values_.ensure(rows * units * HARVEST_ROOM);
-    kept_ids_.ensure(rows * units * HARVEST_ROOM);
-    if (static_cast<int>(seen_.size()) < rows) seen_ = std::vector<std::atomic<float>>(rows);
-    for (int row = 0; row < rows; ++row) seen_[row].store(-INFINITY, std::memory_order_relaxed);
-    for (auto &thread : threads_) std::fill_n(thread.found.ensure(rows), rows, 0);
 }
 
 int Step::row_blocks(int64_t rows) const { return static_cast<int>((rows + ROW_BLOCK - 1) / ROW_BLOCK); }

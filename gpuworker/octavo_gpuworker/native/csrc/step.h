@@ -51,6 +51,8 @@ constexpr int64_t NORM_ROWS = 8;     // rows of one unit of a norm
 constexpr int64_t OWN_NORM = 4;      // up to so many rows every thread norms them itself, which saves a barrier
 constexpr int64_t ROWS_AHEAD = 16;   // of the residual stream, asked for beside the one that is added to: the hardware foresees none beyond a page
 constexpr int64_t HEAD_PANELS = 8;   // panels of one unit of the head
+constexpr int64_t KEPT_OF_ROW = 32768, KEPT_OF_PART = 512;  // candidates that there is room for, of a row and of a thread's part of it
+constexpr int LOGITS_AFTER_A_MISS = 256;  // so many steps leave all logits once one had to make some again, at 2.9 ms where leaving them costs 0.1
 constexpr int ORDERED_ROWS = 32;     // up to so many rows are sampled in the order of their candidates
 constexpr int64_t AHEAD_BYTES = 1 << 16;  // of the weights of a later phase, asked for by a thread that waits
 
@@ -91,6 +93,10 @@ class Step : public Job {
     struct Tile {
         int64_t row, rows, item;
     };
+    // Rows, panels and columns of one unit of the head.
+    struct HeadTile {
+        int64_t row, rows, panel, panels, column, columns;
+    };
     // What a phase multiplies with, and how many panels of it one unit takes; null where there is none.
     struct Weights {
         const OctavoMatrix *matrix;
@@ -104,7 +110,10 @@ class Step : public Job {
     };
     struct Thread {
         Buffer<float> tile, scratch;
-        Buffer<int32_t> found;  // how many candidates it has left of each row; an atomic of all threads would wait for the logits to be written
+        std::vector<Harvest> found;  // of each row; counted by each thread for itself: an atomic would wait for the logits to be written
+        Buffer<float> kept_values, logits;
+        Buffer<int32_t> kept_ids;
+        std::vector<const Harvest *> parts;
         ActivationBuffer normed;
         int normed_phase = -1;
     };
@@ -140,7 +149,10 @@ class Step : public Job {
     void down(int layer, int unit, Thread &);
     void plan_sampling();
     void head(int phase, int unit, Thread &);
-    void leave_logits(int64_t row, int64_t item, const float *values, int64_t count, Thread &);
+    HeadTile head_tile(int unit) const;
+    const float *head_product(int phase, const HeadTile &, Thread &);
+    void harvest(int64_t row, const HeadTile &, const float *values, float best, float *logits, Harvest &);
+    const float *logits_of(int64_t row, Thread &);
     int sampled_row(int unit) const;
     void sample(int row, Thread &);
 
@@ -164,12 +176,12 @@ class Step : public Job {
     int64_t finished_capacity_ = 0;
     std::vector<bool> plain_;  // rows that need only their largest logit
     std::vector<bool> harvested_;  // rows of which the head takes what the sampler needs
+    std::vector<bool> written_;    // rows of which the head leaves the logits
     bool any_harvested_ = false;
+    int logits_for_ = 0;           // steps for which logits are left though they are hardly ever looked at
+    std::atomic<bool> missed_{false};
     std::vector<std::atomic<float>> seen_;  // the largest logit of a row so far, or a little less
-    Buffer<float> x_, sampled_x_, cos_, sin_, part_out_, part_best_, part_total_, logits_, best_, unit_sum_, kept_values_;
-    Buffer<int32_t> kept_, kept_ids_;
-    Buffer<int64_t> best_at_;
-    Buffer<uint8_t> finite_;
+    Buffer<float> x_, sampled_x_, cos_, sin_, part_out_, part_best_, part_total_, logits_;
     Buffer<uint16_t> q_;
     ActivationBuffer normed_, attended_, sampled_attended_, gated_;
     std::vector<Thread> threads_;

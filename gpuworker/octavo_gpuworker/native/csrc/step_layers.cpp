@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "pack.h"
-#include "sampler.h"
 #include "step.h"
 
 namespace octavo {
@@ -161,83 +160,6 @@ void Step::gate_up(int phase, int layer, int unit, Thread &thread) {
     float *out = thread.tile.get();
     kernels_.product(config_.format, x, tile.row, tile.rows, w.gate_up, tile.item * 2, 2, out, 2 * PANEL);
     kernels_.put_gated(out, tile.rows, config_.activation, config_.format, gated_.view, tile.row, tile.item);
-}
-
-void Step::head(int phase, int unit, Thread &thread) {
-    const int64_t panels = weights_.head.columns / PANEL, items = (panels + HEAD_PANELS - 1) / HEAD_PANELS;
-    const Tile tile = tile_of(unit, batch_.rows, items);
-    const float *x = residual(config_.layers - 1);
-    const Activations &rows = normed(phase, x, weights_.norm, batch_.rows, config_.head_format, thread);
-    const int64_t panel = tile.item * HEAD_PANELS, count = std::min(HEAD_PANELS, panels - panel);
-    const int64_t width = count * PANEL, column = panel * PANEL, valid = std::min<int64_t>(width, config_.vocab - column);
-    float *out = thread.tile.get();
-    kernels_.product(config_.head_format, rows, tile.row, tile.rows, weights_.head, panel, count, out, width);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-        const int64_t row = tile.row + r, at = row * items + tile.item;
-        int64_t index;
-        finite_.get()[at] = kernels_.argmax(out + r * width, valid, &best_.get()[at], &index);
-        best_at_.get()[at] = column + index;
-        if (!plain_[row]) leave_logits(row, tile.item, out + r * width, valid, thread);
-    }
-}
-
-// One unit's logits of a row that draws: as they are, and of a nucleus what the sampler would look for in them. What that is
-// hangs on which unit comes first, but it is never less than what the sampler then takes.
-void Step::leave_logits(int64_t row, int64_t item, const float *values, int64_t count, Thread &thread) {
-    static_assert(HEAD_PANELS * PANEL == HARVEST_COLUMNS);
-    float *logits = (batch_.out_logits ? batch_.out_logits : logits_.get()) + row * config_.vocab + item * HARVEST_COLUMNS;
-    if (!harvested_[row]) {
-        std::copy_n(values, count, logits);
-        return;
-    }
-    const int64_t at = row * ((weights_.head.columns / PANEL + HEAD_PANELS - 1) / HEAD_PANELS) + item;
-    const float best = best_.get()[at], temperature = batch_.temperature[row];
-    const float seen = seen_[row].load(std::memory_order_relaxed);
-    if (best > seen) seen_[row].store(best, std::memory_order_relaxed);  // another thread's may be lost: then more is kept than need be
-    const float most = std::max(seen, best);
-    const float least = most + (REACH - 0.001f) * temperature - std::fabs(most) * 1e-6f;  // divisions and differences are rounded
-    const int32_t kept = kernels_.harvest(values, count, best, 1.0f / temperature, least, static_cast<int32_t>(item * HARVEST_COLUMNS), logits,
-                                         &unit_sum_.get()[at], kept_ids_.get() + at * HARVEST_ROOM, kept_values_.get() + at * HARVEST_ROOM);
-    kept_.get()[at] = kept;
-    thread.found.get()[row] += kept;
-}
-
-// Flat rows first, which take fifty times as long as the others: what is left over at the end of the phase is short.
-int Step::sampled_row(int unit) const {
-    const int rows = batch_.rows;
-    if (rows > ORDERED_ROWS || !any_harvested_) return unit;
-    int32_t found[ORDERED_ROWS] = {};
-    for (const auto &thread : threads_)
-        for (int row = 0; row < rows; ++row) found[row] += thread.found.get()[row];
-    const auto of = [&found](int row) { return found[row]; };
-    for (int row = 0; row < rows; ++row) {
-        int before = 0;
-        for (int other = 0; other < rows; ++other) before += of(other) > of(row) || (of(other) == of(row) && other < row);
-        if (before == unit) return row;
-    }
-    return unit;
-}
-
-void Step::sample(int row, Thread &thread) {
-    const int64_t items = (weights_.head.columns / PANEL + HEAD_PANELS - 1) / HEAD_PANELS;
-    bool finite = true;
-    float best = -INFINITY;
-    int64_t token = 0;
-    for (int64_t at = row * items; at < (row + 1) * items; ++at) {
-        finite = finite && finite_.get()[at];
-        if (best_.get()[at] > best) {
-            best = best_.get()[at];
-            token = best_at_.get()[at];
-        }
-    }
-    batch_.out_tokens[row] = finite ? static_cast<int32_t>(token) : -1;
-    if (!finite || plain_[row]) return;
-    const float *logits = batch_.out_logits ? batch_.out_logits : logits_.get();
-    const int64_t first = row * items;
-    const Harvest harvest{items, best_.get() + first, unit_sum_.get() + first, kept_.get() + first, kept_ids_.get() + first * HARVEST_ROOM,
-                          kept_values_.get() + first * HARVEST_ROOM};
-    sample_row(batch_, row, logits + static_cast<int64_t>(row) * config_.vocab, config_.vocab, static_cast<int32_t>(token), isa_,
-               thread.scratch.ensure(sampling_work(config_.vocab)), harvested_[row] ? &harvest : nullptr);
 }
 
 }  // namespace octavo

@@ -96,7 +96,6 @@ inline bool reaches(V a, float least) { return _mm512_cmp_ps_mask(a.v, _mm512_se
 // Those of 16 values that are at least `least`, and their places from `first` on, one after the other; how many.
 inline int put_at_least(V a, float least, int32_t first, float *values, int32_t *ids) {
     const __mmask16 found = _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(least), _CMP_GE_OQ);
-    if (!found) return 0;
     const __m512i places = _mm512_add_epi32(_mm512_set1_epi32(first), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     _mm512_storeu_ps(values, _mm512_maskz_compress_ps(found, a.v));
     _mm512_storeu_si512(ids, _mm512_maskz_compress_epi32(found, places));

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Final
 
 STATM = Path("/proc/self/statm")
 """Pages of this process: size, resident, ... (Linux)."""
@@ -13,6 +14,28 @@ MEMINFO = Path("/proc/meminfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
 """Where the system's control groups lie, as a container or the whole system sees them."""
+
+
+NO_LIMIT: Final = 1 << 60
+LEFT_SHARE, LEFT_BYTES = 0.1, 2**30
+"""What is left for others: so much of the whole, or so many bytes where that is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory of the system or of a control group: what can still be had of it, and all of it."""
+
+    free_bytes: int
+    total_bytes: int
+    group: str = ""  # the control group's folder; empty: of the system
+
+    @property
+    def spare_bytes(self) -> int:
+        """What may be taken without taking what is left for others; negative where that is gone."""
+        return self.free_bytes - min(int(self.total_bytes * LEFT_SHARE), LEFT_BYTES)
+
+
+ENDLESS: Final = Room(NO_LIMIT, NO_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +59,13 @@ def resident_bytes(statm: Path = STATM) -> int:
         return 0
 
 
-def free_share(meminfo: Path = MEMINFO, own: Path = OWN_GROUPS, groups: Path = GROUPS) -> float:
-    """Which part of the memory is left, 0 to 1: of the system's, or of the limit of the process's group, or of one around that, where
-    less is left of it. 1 where none says.
+def tightest(meminfo: Path = MEMINFO, own: Path = OWN_GROUPS, groups: Path = GROUPS) -> Room:
+    """Of the system's memory, the limit of the process's group and those of the groups around it, the one with least left for more.
+
+    ENDLESS where none says.
     """
-    return min([_free_of_system(meminfo), *(_free_of_group(folder, files) for folder, files in _groups(own, groups))])
+    rooms = [_room_of_system(meminfo), *(_room_of_group(folder, files) for folder, files in _groups(own, groups))]
+    return min((room for room in rooms if room is not None), key=lambda room: room.spare_bytes, default=ENDLESS)
 
 
 def _groups(own: Path, groups: Path) -> Iterator[tuple[Path, _GroupFiles]]:
@@ -61,21 +86,22 @@ def _groups(own: Path, groups: Path) -> Iterator[tuple[Path, _GroupFiles]]:
         yield from ((root / place, files) for place in (inner, *inner.parents))
 
 
-def _free_of_system(meminfo: Path) -> float:
+def _room_of_system(meminfo: Path) -> Room | None:
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) / int(lines["MemTotal"].split()[0])
+        return Room(int(lines["MemAvailable"].split()[0]) * 1024, int(lines["MemTotal"].split()[0]) * 1024)
     except (OSError, KeyError, ValueError):
-        return 1.0
+        return None
 
 
-def _free_of_group(folder: Path, files: _GroupFiles) -> float:
+def _room_of_group(folder: Path, files: _GroupFiles) -> Room | None:
     try:
         limit = int((folder / files.limit).read_text())  # the word max: there is none
         used = int((folder / files.used).read_text())
-        return 1 - max(0, used - _cached(folder, files)) / limit
-    except (OSError, ValueError, ZeroDivisionError):
-        return 1.0
+    except (OSError, ValueError):
+        return None
+    # what stands for none in version 1
+    return Room(limit - max(0, used - _cached(folder, files)), limit, str(folder)) if limit < NO_LIMIT else None
 
 
 def _cached(folder: Path, files: _GroupFiles) -> int:

@@ -1,27 +1,16 @@
-"""The memory of the process, and the gauge that shows what of it is not the pool."""
+"""The memory of the process, of the system, and of the control groups around it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import prometheus_client
 import pytest
-from octavo_gpuworker.memory import free_share, resident_bytes
-from octavo_gpuworker.metrics import WorkerMetrics
+from octavo.memory import ENDLESS, LEFT_BYTES, NO_LIMIT, Room, resident_bytes, tightest
 
 
 def test_resident_bytes_are_this_process_and_0_where_nobody_says() -> None:
     assert 2**20 < resident_bytes() < 2**40
     assert resident_bytes(Path("/nowhere/statm")) == 0
-
-
-def test_the_gauge_is_read_when_it_is_scraped() -> None:
-    registry = prometheus_client.CollectorRegistry()
-    metrics = WorkerMetrics(registry, 10, dict, {})
-    held = [500.0]
-    metrics.watch_memory(lambda: held[0])
-    held[0] = 700.0
-    assert registry.get_sample_value("octavo_worker_beyond_pool_bytes") == 700.0
 
 
 def meminfo_of(folder: Path, free: int) -> Path:
@@ -30,18 +19,26 @@ def meminfo_of(folder: Path, free: int) -> Path:
     return meminfo
 
 
-def test_the_free_share_is_the_smaller_of_system_and_group(tmp_path: Path) -> None:
+def test_the_room_is_the_smaller_of_system_and_group(tmp_path: Path) -> None:
     meminfo, own, groups = meminfo_of(tmp_path, 400), tmp_path / "cgroup", tmp_path / "groups"
     own.write_text("0::/\n")
     groups.mkdir()
-    assert free_share(meminfo, own, groups) == 0.4
+    system = Room(400 * 1024, 1000 * 1024)
+    assert tightest(meminfo, own, groups) == system and system.spare_bytes == 300 * 1024
     (groups / "memory.max").write_text("max\n")
     (groups / "memory.current").write_text("900\n")
-    assert free_share(meminfo, own, groups) == 0.4
+    assert tightest(meminfo, own, groups) == system
     (groups / "memory.max").write_text("1200\n")
-    assert free_share(meminfo, own, groups) == 0.25
+    assert tightest(meminfo, own, groups) == Room(300, 1200, str(groups))
     (groups / "memory.stat").write_text("anon 500\ninactive_file 120\nfile 300\n")  # read once and kept for nobody
-    assert free_share(meminfo, own, groups) == 0.35
+    assert tightest(meminfo, own, groups) == Room(420, 1200, str(groups))
+    (groups / "memory.max").write_text(f"{NO_LIMIT * 7}\n")  # what version 1 says for none
+    assert tightest(meminfo, own, groups) == system
+
+
+def test_of_a_large_memory_a_gibibyte_is_left_and_no_tenth() -> None:
+    assert Room(3 * LEFT_BYTES, 1000 * LEFT_BYTES).spare_bytes == 2 * LEFT_BYTES
+    assert Room(0, 100).spare_bytes == -10
 
 
 @pytest.mark.parametrize(
@@ -62,11 +59,11 @@ def test_the_group_is_the_process_own_or_one_around_it(
     for group, most in ((inner.parent, 1000), (inner, 500)):
         (group / limit).write_text(f"{most}\n")
         (group / used).write_text("300\n")
-    assert free_share(meminfo, own, tmp_path / "groups") == 0.4
+    assert tightest(meminfo, own, tmp_path / "groups") == Room(200, 500, str(inner))
     (inner / limit).unlink()
-    assert free_share(meminfo, own, tmp_path / "groups") == 0.7
+    assert tightest(meminfo, own, tmp_path / "groups") == Room(700, 1000, str(inner.parent))
 
 
-def test_the_free_share_is_all_where_nobody_says(tmp_path: Path) -> None:
-    assert free_share(tmp_path / "none", tmp_path / "none", tmp_path / "none") == 1.0
-    assert 0.0 < free_share() <= 1.0
+def test_the_room_is_endless_where_nobody_says(tmp_path: Path) -> None:
+    assert tightest(tmp_path / "none", tmp_path / "none", tmp_path / "none") == ENDLESS
+    assert 0 < tightest().free_bytes < tightest().total_bytes
