@@ -16,10 +16,13 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 using namespace octavo;
 using Clock = std::chrono::steady_clock;
+constexpr int CANNOT = 77;
 
 namespace {
 
@@ -113,6 +116,47 @@ struct Uneven : Counting {
     }
 };
 
+// The caller runs on the processor that the other thread fell asleep on, and does not leave it before that one has a unit.
+struct Woken : Counting {
+    Woken() : Counting(1, 2) {}
+    void act(int, int, int thread) override {
+        if (thread == 1) other = static_cast<int>(syscall(SYS_gettid));
+        const auto limit = Clock::now() + std::chrono::seconds(20);
+        arrived.fetch_add(1);
+        while (arrived.load() < 2 * (runs + 1) && Clock::now() < limit) {
+        }
+    }
+    std::atomic<int> arrived{0}, other{0};
+};
+
+// The processor on which a thread of this process ran last: field 39 of its stat.
+int last_processor(int id) {
+    std::ifstream file("/proc/self/task/" + std::to_string(id) + "/stat");
+    std::string line, word;
+    std::getline(file, line);
+    std::istringstream words(line.substr(line.rfind(')') + 1));
+    for (int field = 3; field <= 39; ++field) words >> word;
+    return std::stoi(word);
+}
+
+int wake_beside() {
+    ThreadPool pool(2, 1);
+    Woken job;
+    for (; job.runs < 20; ++job.runs) {
+        while (pool.asleep() == 0) usleep(1000);
+        cpu_set_t here = job.allowed;
+        if (job.other) {
+            CPU_ZERO(&here);
+            CPU_SET(last_processor(job.other), &here);
+        }
+        if (sched_setaffinity(0, sizeof here, &here)) return CANNOT;
+        pool.run(job);
+        sched_setaffinity(0, sizeof job.allowed, &job.allowed);
+    }
+    job.print(pool);
+    return 0;
+}
+
 // From now on no thread of this process may be told where to run, as in a sandbox.
 bool forbid_moving() {
     sock_filter rules[] = {
@@ -146,7 +190,8 @@ int main(int count, char **words) {
         job.print(pool);
         return 0;
     }
-    if (count > 1 && std::strcmp(words[1], "refused") == 0 && !forbid_moving()) return 77;
+    if (count > 1 && std::strcmp(words[1], "woken") == 0) return wake_beside();
+    if (count > 1 && std::strcmp(words[1], "refused") == 0 && !forbid_moving()) return CANNOT;
     ThreadPool pool(3, 30);
     Uneven job;
     for (; job.runs < 60; ++job.runs) pool.run(job);

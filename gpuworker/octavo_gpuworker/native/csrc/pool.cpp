@@ -79,10 +79,41 @@ void ThreadPool::run(Job &job, Bell *bell) {
     count_.store(count, std::memory_order_relaxed);
     job_.store(&job, std::memory_order_relaxed);
     generation_.store(next);
-    if (parked_.load() > 0) syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    if (parked_.load() > 0) wake();
     if (bell) bell->ring();
     sit_down(seats_[0]);
     take_part(job, generation, 0);
+}
+
+// All that sleep. The kernel puts a woken thread on the processor where it slept unless that one is taken, and on few processors it looks
+// for no idle one (SIS_UTIL) but queues it there: one that slept where the caller runs now would begin at the next tick, up to 4 ms
+// late. It is told to begin elsewhere, and may go where it likes once it does.
+void ThreadPool::wake() {
+    const int here = sched_getcpu();
+    for (Seat &seat : seats_) seat.woken = begins_elsewhere(seat, here);
+    syscall(SYS_futex, &generation_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    for (Seat &seat : seats_) {
+        if (!seat.woken) continue;
+        sched_setaffinity(seat.id.load(std::memory_order_relaxed), sizeof seat.allowed, &seat.allowed);
+        seat.held.store(false);
+    }
+}
+
+// True: it is held, and to be allowed again where it might run before.
+bool ThreadPool::begins_elsewhere(Seat &other, int here) {
+    if (!other.asleep.load() || other.processor.load(std::memory_order_relaxed) != here || here < 0 || here >= CPU_SETSIZE) return false;
+    if (refused_.load() || other.held.exchange(true)) return false;
+    const bool known = !other.helps.load() && may_run(other, other.allowed);
+    cpu_set_t elsewhere = other.allowed;
+    CPU_CLR(here, &elsewhere);
+    bool told = known && CPU_COUNT(&elsewhere) > 0;
+    if (told && sched_setaffinity(other.id.load(std::memory_order_relaxed), sizeof elsewhere, &elsewhere)) {
+        refused_.store(true, std::memory_order_relaxed);
+        told = false;
+    }
+    if (!told) other.held.store(false);
+    sent_.fetch_add(told, std::memory_order_relaxed);
+    return told;
 }
 
 void ThreadPool::sit_down(Seat &seat) {
@@ -306,15 +337,19 @@ void ThreadPool::leave(int processor, int wanted, cpu_set_t others) {
 }
 
 void ThreadPool::serve(int thread) {
-    sit_down(seats_[thread]);
+    Seat &seat = seats_[thread];
+    sit_down(seat);
     uint32_t seen = 0;
     while (true) {
         for (int spins = 0; spins < SPINS_AFTER_STEP && generation_.load(std::memory_order_acquire) == seen; ++spins)
             pause();
         while (generation_.load(std::memory_order_acquire) == seen) {
+            seat.processor.store(sched_getcpu(), std::memory_order_relaxed);
+            seat.asleep.store(true);
             parked_.fetch_add(1);
             syscall(SYS_futex, &generation_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
             parked_.fetch_sub(1);
+            seat.asleep.store(false, std::memory_order_relaxed);
         }
         seen = generation_.load(std::memory_order_acquire);
         if (stop_.load()) return;

@@ -55,8 +55,9 @@ class ThreadPool {
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
     // How often a waiting thread has given its processor to one that was put aside within a unit.
     uint64_t lent() const { return lent_.load(std::memory_order_relaxed); }
-    // How often a thread was sent to another processor by the one behind which it queued.
+    // How often a thread was sent to another processor by the one that it queued behind, or slept beside.
     uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
+    int asleep() const { return parked_.load(); }
 
   private:
     struct alignas(64) Phase {
@@ -71,10 +72,12 @@ class ThreadPool {
         std::atomic<clockid_t> clock{CLOCK_MONOTONIC};  // the processor time that it has had
         std::atomic<uint64_t> unit{0};    // generation << 40 | phase << 20 | 1; 0: none
         std::atomic<uint64_t> at{0};      // generation << 20 | phase that it has come to
-        std::atomic<int> processor{-1};   // where it began that, or the unit
+        std::atomic<int> processor{-1};   // where it began that, or the unit, or fell asleep
+        std::atomic<bool> asleep{false};  // until the next step
+        bool woken = false;               // elsewhere than it may run; of who holds it
         std::atomic<bool> held{false};    // somebody looks where it may run, and changes it for a moment
         std::atomic<bool> helps{false};   // it may be told to run elsewhere than `allowed`, to leave its processor to another thread
-        cpu_set_t allowed;                // where it may run, while it helps
+        cpu_set_t allowed;                // where it may run, while it helps or is woken
     };
 
     void stop();
@@ -86,6 +89,8 @@ class ThreadPool {
     bool wait_for(Phase &phase, uint64_t tag, uint64_t generation, int thread);
     static void sleep_on(Phase &phase, uint64_t left, const timespec *limit);
     static void sit_down(Seat &seat);
+    void wake();
+    bool begins_elsewhere(Seat &other, int here);
     bool send_away(uint64_t generation, int index, int thread);
     static bool may_run(const Seat &held, cpu_set_t &allowed);
     bool send(int id, const cpu_set_t &there, const cpu_set_t &allowed);
