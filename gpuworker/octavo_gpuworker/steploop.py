@@ -115,14 +115,12 @@ class StepLoop:
                 if report.live_seqs is not None:
                     last_live_s = now
                 last_report_s = now
-                firsts = firsts or bool(report.first_tokens)
+                firsts = firsts or bool(report.first_tokens and not report.decode_seqs)
                 self._ready.append(report)
             if firsts and not engine.backend.pipelined:
                 self._hand_over_first()
-            elif (
-                not stepped or engine.blending
-            ):  # the next step, which would take the reports along, may be seconds away
-                self._hand_over()
+            elif not stepped or engine.blending:
+                self._hand_over()  # the next step, which would take the reports along, may be seconds away
             if not stepped:
                 self._wake.wait(timeout=max(0.001, last_report_s + due_s - now))
         self._land()
@@ -139,7 +137,9 @@ class StepLoop:
             self._bell.ring()
 
     def _hand_over_first(self) -> None:
-        """Emits what is ready, and lets the loop send it before the next step is put together: somebody waits for a first token."""
+        """Emits what is ready, and lets the loop send it before the next step is put together: somebody waits for a first token, and
+        nobody for the next one of another sequence.
+        """
         if self._emit_ready() and self._bell is not None:
             self._bell.ring_and_wait(FIRST_TOKEN_LIMIT_S)
 

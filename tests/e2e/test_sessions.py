@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from cluster import SOURCES, Cluster, read
 from octavo.client import AsyncClient, AsyncStream
-from octavo.errors import Cancelled, DeadlineExceeded
+from octavo.errors import Cancelled, DeadlineExceeded, OctavoError
 from octavo.v1 import inference_pb2 as pb
+from octavo_cli.engine_bench.child import Child
 from octavo_cli.spans import read_spans
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -148,3 +149,19 @@ async def test_calls_go_on_when_the_gateway_is_killed(cluster: Cluster) -> None:
     assert [len(done.choices[0].token_ids) for done in answers] == [200] * 8
     assert all(done.usage.completion_tokens == 200 for done in answers)
     await cluster.settle()
+
+
+async def test_the_benchs_client_times_first_tokens_on_one_session(cluster: Cluster) -> None:
+    def measured() -> list[float]:
+        with Child.of_module("the client", "octavo_cli.engine_bench.client_child", [cluster.grpc_address]) as child:
+            with pytest.raises(OctavoError, match="say open first"):
+                child.ask(do="ask", seed=1)
+            asked = [child.ask(do=what, seed=seed) for seed, what in enumerate(("open", "ask", "ask", "open"))]
+            with pytest.raises(OctavoError, match="the client: KeyError"):
+                child.ask(do="ask")
+            return [answer["seconds"] for answer in asked]
+
+    before = dict((await cluster.status()).counters)["requests_finished"]
+    seconds = await asyncio.to_thread(measured)
+    assert len(seconds) == 4 and all(0 < each < 60 for each in seconds)
+    assert dict((await cluster.status()).counters)["requests_finished"] == before + 4

@@ -282,3 +282,27 @@ def test_a_first_token_is_sent_first_then_reports_ring_at_the_steps_start_and_th
     loop.stop()
     second = ["report", "step rings 7"] if by_step else ["report", "step cannot", "ring"]
     assert said[: len(second) + 4] == ["report", "sent", *second, "report", "ring"]
+
+
+def test_a_first_token_beside_decodes_goes_along_with_the_next_step(decoder) -> None:
+    """Whoever decodes would wait for what is sent."""
+    pool = KvPool(decoder.config, 300, 4, torch.float32)
+    engine = Engine(
+        TorchBackend(decoder, pool), budget=StepBudget(8, 6, 16), start_transfer=lambda order: None, merge_ns=0
+    )
+    said: list[str] = []
+    ended = threading.Event()
+
+    def emit(report) -> None:
+        said.extend(f"first of {first.seq} beside {report.decode_seqs}" for first in report.first_tokens)
+        if any(released.seq == 1 for released in report.released):
+            ended.set()
+
+    engine.backend.ring_at_start = lambda bell: said.append("step rings") or True
+    loop = StepLoop(engine, emit, lambda error: None, HeardBell(said))
+    loop.post([admit(1, blocks=range(1, 5), max_len=16), admit(2, blocks=range(5, 9), max_len=16)])
+    loop.start()
+    assert ended.wait(10)
+    loop.stop()
+    assert said[:4] == ["first of 1 beside 0", "sent", "first of 2 beside 1", "step rings"]
+    assert said.count("sent") == 1
