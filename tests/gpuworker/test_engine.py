@@ -380,7 +380,10 @@ def test_live_lists_what_is_held(rig) -> None:
     rig.post(OffloadOrder(7, [1], [b"k" * 32]))
     rig.engine.run_once()
     (report,) = rig.engine.take_reports(force=True, live=True)
-    assert sorted(report.live_seqs) == [1, 2, 3] and report.live_transfers == [7]
+    assert sorted(report.live_seqs) == [1, 2, 3] and report.live_transfers == [7] and report.backed_blocks == 0
+    rig.engine.hold_back(40)  # from the thread that takes the pool's memory
+    assert rig.engine.take_reports(force=True)[0].backed_blocks == 0
+    assert rig.engine.take_reports(force=True, live=True)[0].backed_blocks == 40
 
 
 # --- siblings --------------------------------------------------------------------------------------------------------

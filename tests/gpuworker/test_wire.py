@@ -113,7 +113,7 @@ def test_report_whole() -> None:
         logprobs=[[TokenLogprobs(10, -0.5, [10, 4], [-0.5, -1.5]), TokenLogprobs(11, -0.25, [], [])], []],
         finishes=[SeqFinish(3, 30, "stop", 11, "m")], released=[Released(30, 12, 11)],
         transfers_done=[TransferDone(5, 2, 100, 3, 4)], starved=[6], first_tokens=[FirstToken(30, 1, 2, 3, dispatch_us=40, sampled_ns=1_000_000)],
-        wall_us=100, forward_us=60, sample_us=30, prefill_tokens=4, decode_seqs=2, live_seqs=[30], live_transfers=[], orders_applied=6,
+        wall_us=100, forward_us=60, sample_us=30, prefill_tokens=4, decode_seqs=2, live_seqs=[30], live_transfers=[], orders_applied=6, backed_blocks=12,
     )  # fmt: skip
     message = pb.Report()
     fill_report(message, report, 1_500_000)
@@ -133,7 +133,7 @@ def test_report_whole() -> None:
         seq=30, wait_us=1, prefill_us=2, chunks=3, dispatch_us=40, report_us=500
     )
     assert message.times == pb.StepTimes(wall_us=100, forward_us=60, sample_us=30, host_us=10)
-    assert list(message.live.seqs) == [30] and message.HasField("live")
+    assert list(message.live.seqs) == [30] and message.HasField("live") and message.backed_blocks == 12
 
 
 def test_an_empty_report_is_a_heartbeat() -> None:

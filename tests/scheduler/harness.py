@@ -417,6 +417,7 @@ class Simulation:
         """Runs without new chaos until every client has its terminal event and nothing is held."""
         for link in self.links:
             link.reconnect_at_us = min(link.reconnect_at_us, self.now_us)
+            link.worker.backed_blocks = 0  # there is memory again: who fits nowhere else waits for it
         for _ in range(limit):
             self.advance(3000)
             for link in self.links:

@@ -140,6 +140,11 @@ class CellMachine(RuleBasedStateMachine):
         if link.epoch:
             self.simulation.disconnect(link, dead)
 
+    @rule(worker=st.integers(0, 1), backed=st.sampled_from((0, 1, 8, NUM_BLOCKS)))
+    def back_pool(self, worker: int, backed: int) -> None:
+        """So much of its pool has memory, as its next live list says."""
+        self.simulation.links[worker].worker.backed_blocks = backed
+
     @rule(worker=st.integers(0, 1), deadline_us=st.sampled_from((-1, 0, 20_000)))
     def drain_worker(self, worker: int, deadline_us: int) -> None:
         """By its own signal (-1), or by an operator."""

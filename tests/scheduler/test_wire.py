@@ -95,6 +95,7 @@ def test_a_report_survives_the_wire() -> None:
         live_seqs=[99],
         live_transfers=[4],
         orders_applied=17,
+        backed_blocks=12,
     )
     assert ReportReader(7).read(write_report(report), 5) == report
 

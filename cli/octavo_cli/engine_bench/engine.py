@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from octavo.rpc.settings import Settings, to_flags
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.engine_bench.child import Child
 from octavo_cli.engine_bench.first_token import FirstTokens, first_token_figures, first_tokens
+from octavo_cli.engine_bench.pairs import take_turns, together, with_twins
 from octavo_cli.engine_bench.peers import Peer, start_peers
 from octavo_cli.engine_bench.report import Sample, engine_figures, floor_notes, ratio_figure, service_figures
 from octavo_cli.engine_bench.services import Pass, Workload, running_services
@@ -50,6 +52,8 @@ class Found:
     """Samples per row name, passes per weights and way of calling, and what there is to say beside the figures."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
+    turns: dict[str, list[tuple[Sample, Sample]]] = field(default_factory=dict)
+    """Of a row that draws: samples of its greedy twin and of its own that followed each other."""
     passes: dict[tuple[str, str], list[Pass]] = field(default_factory=dict)
     first_tokens: dict[str, list[FirstTokens]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -60,7 +64,7 @@ class Found:
 
 
 def measure_engine(settings: Settings, plan: EnginePlan) -> tuple[Figures, list[str]]:
-    """Every round measures each row once, ours and the peers' in turn. Raises BadPlan for a row's name, OctavoError when one cannot run."""
+    """Every round measures each row once (a drawn one and its greedy twin in turns), ours and the peers' in turn. Raises BadPlan for a row's name, OctavoError when one cannot run."""
     flags = given_flags(settings)
     found = Found()
     with contextlib.ExitStack() as stack:
@@ -68,9 +72,9 @@ def measure_engine(settings: Settings, plan: EnginePlan) -> tuple[Figures, list[
         _check_names(engine, plan.rows)
         peers = start_peers(settings, plan.peers, plan.commands, stack, found.facts)
         for number in range(plan.rounds + 1):  # the first round warms up
-            for row in plan.rows:
-                _one(found, engine, row, plan.steps, keep=number > 0)
-                for peer in peers:
+            for rows in with_twins(plan.rows):
+                _ours(found, engine, rows, plan.steps, keep=number > 0)
+                for row, peer in itertools.product(rows, peers):
                     answer = peer.measure(row, plan.steps)
                     if number and answer is not None:
                         found.add(f"peer/{peer.name}/{row}", answer)
@@ -87,11 +91,24 @@ def given_flags(settings: Settings) -> list[str]:
     return to_flags({item.key: item.value for item in settings.items() if item.source != "default"})
 
 
-def _one(found: Found, engine: Child, row: str, steps: int, *, keep: bool) -> None:
-    answer = engine.ask(do="row", row=row, steps=steps)
-    found.facts[f"backend/{row}"] = answer["backend"]
-    if keep:
-        found.add(row, answer)
+def _ours(found: Found, engine: Child, rows: tuple[str, ...], steps: int, *, keep: bool) -> None:
+    """A row, or a pair of them in turns."""
+
+    def measure(row: str, steps: int) -> Sample:
+        answer = engine.ask(do="row", row=row, steps=steps)
+        found.facts[f"backend/{row}"] = answer["backend"]
+        return answer
+
+    if len(rows) == 1:
+        samples = [measure(rows[0], steps)]
+    else:
+        turns = take_turns(measure, rows, steps)
+        samples = [together(turn) for turn in turns]
+        if keep:
+            found.turns.setdefault(rows[1], []).extend(zip(*turns, strict=True))
+    for row, sample in zip(rows, samples, strict=True):
+        if keep:
+            found.add(row, sample)
 
 
 def _through_services(found: Found, engine: Child, weights: str, flags: Sequence[str], plan: EnginePlan) -> None:
@@ -127,9 +144,9 @@ def figures_of(found: Found, peers: Sequence[Peer]) -> list[Figure]:
             if name.startswith(f"peer/{peer.name}/"):
                 ours = name.removeprefix(f"peer/{peer.name}/")
                 results.append(ratio_figure(f"over/{peer.name}/{ours}", found.samples[ours], samples))
-        if name.endswith("/sampled") and name.removesuffix("/sampled") in found.samples:
-            greedy = found.samples[name.removesuffix("/sampled")]
-            results.append(ratio_figure(f"over/greedy/{name}", samples, greedy))
+        if name in found.turns:
+            greedy, drawn = zip(*found.turns[name], strict=True)
+            results.append(ratio_figure(f"over/greedy/{name}", drawn, greedy))
     for (weights, way), passes in found.passes.items():
         row = f"run/{weights}/b{SERVICES.streams}/ctx{SERVICES.prompt_tokens}"
         point = f"services/{weights}/c16" if way == MULTIPLEXED else f"services/{weights}/c16/{way}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,12 +114,10 @@ class NativeBackend:
         return again
 
     def result(self, launched: _Launched) -> StepResult:
-        with _memory_errors():
-            found = self._flight.take()
+        found = self._take()
         if found is None and launched.most:  # it was held before this step
             self._begin_run(launched)
-            with _memory_errors():
-                found = self._flight.take()
+            found = self._take()
         if found is None:
             raise RuntimeError("the step was read before")
         tokens, elapsed_ns = found
@@ -130,12 +128,21 @@ class NativeBackend:
         results = []
         if self._flight.on:
             self._flight.halt()
-        with contextlib.suppress(MemoryError), _memory_errors():  # of a step that nobody has asked for
-            while (found := self._flight.take()) is not None:
+        with contextlib.suppress(MemoryError):  # of a step that nobody has asked for
+            while (found := self._take()) is not None:
                 tokens, elapsed_ns = found
                 self._steps += 1
                 results.append(StepResult(Sampled(tokens, [None] * len(tokens)), elapsed_ns, 0))
         return results
+
+    def _take(self) -> tuple[list[int], int] | None:
+        """Raises MemoryError for a step that found no memory."""
+        try:
+            return self._flight.take()
+        except StepError as error:
+            if "memory" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
 
     def hold(self) -> None:
         self._flight.hold()
@@ -200,9 +207,10 @@ class NativeBackend:
         return NativeBackend(self.model.beginning(layers, array), pool, fingerprint=bytes(32), limits=self._limits)
 
     def ring_at_start(self, bell: int) -> bool:
-        if self._flight.ahead:
-            return False  # the next step has begun, or has ended even
-        self.model.ring_at_start(bell)
+        if self._flight.ahead:  # the next step has begun, or has ended even
+            self._flight.ring_at_wait(bell)
+        else:
+            self.model.ring_at_start(bell)
         return bell != 0
 
     def touch(self, first: int, count: int) -> bool:
@@ -285,14 +293,3 @@ class NativeBackend:
             start, end = arrays.bias_start[row], arrays.bias_start[row + 1]
             arrays.bias_ids[start:end] = list(biases[row])
             arrays.bias_values[start:end] = list(biases[row].values())
-
-
-@contextlib.contextmanager
-def _memory_errors() -> Iterator[None]:
-    """Raises MemoryError for a step that found no memory."""
-    try:
-        yield
-    except StepError as error:
-        if "memory" in str(error):
-            raise MemoryError(str(error)) from error
-        raise

@@ -96,7 +96,7 @@ def declare(library: ctypes.CDLL) -> None:
         "octavo_begin": (c_int32, (c_void_p, ctypes.POINTER(Batch), ctypes.POINTER(Flight), *text)),
         "octavo_extend": (None, (c_void_p, c_int64)),
         "octavo_halt": (None, (c_void_p,)),
-        "octavo_taken": (c_int64, (c_void_p, c_int64, ctypes.POINTER(c_int32), *text)),
+        "octavo_taken": (c_int64, (c_void_p, c_int64, c_int32, ctypes.POINTER(c_int32), *text)),
         "octavo_destroy": (None, (c_void_p,)),
         "octavo_isa_of": (c_int32, (c_void_p,)),
         "octavo_sample": (c_int32, (ctypes.POINTER(Batch), c_void_p, c_int32, c_int32, *text)),

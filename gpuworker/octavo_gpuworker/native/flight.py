@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable
 from typing import Final
 
@@ -32,6 +33,7 @@ class NativeFlight:
         self._tokens: NDArray[np.int32] = np.zeros((room, 0), np.int32)
         self._elapsed_ns: NDArray[np.int64] = np.zeros(room, np.int64)
         self._told = 0
+        self._bell = 0
         self._error = ctypes.create_string_buffer(abi.ERROR_BYTES)
         self._over = ctypes.c_int32(1)
         self.taken = 0
@@ -93,18 +95,25 @@ class NativeFlight:
         """No further step of this flight begins."""
         self._model.library.octavo_halt(self._model.handle)
 
+    def ring_at_wait(self, bell: int) -> None:
+        """The next `take` rings this eventfd, without the interpreter's lock if it waits: who is woken wants that."""
+        self._bell = bell
+
     def take(self) -> tuple[list[int], int] | None:
         """Tokens of the next step, a row each, and its nanoseconds; waits for it. None: the flight is over, and all is taken.
 
         StepError: that step could not run, and the flight is over.
         """
+        bell, self._bell = self._bell, 0
         if self._told <= self.taken and self.on:
             told = self._model.library.octavo_taken(
-                self._model.handle, self.taken, self._over, self._error, abi.ERROR_BYTES
+                self._model.handle, self.taken, bell, self._over, self._error, abi.ERROR_BYTES
             )
             if told < 0:
                 raise StepError(self._error.value.decode())
             self._told = told
+        elif bell:
+            os.eventfd_write(bell, 1)
         if self._told <= self.taken:
             return None
         at = self.taken % self._room

@@ -287,18 +287,15 @@ class PrefixIndex:
         block = self.block_of.get(key)
         if block is None:
             return []
-        top = self._node(block)
-        at = top.blocks.index(block)
-        below, waiting = [], list(top.children.values())
-        while waiting:
-            node = waiting.pop()
-            waiting.extend(node.children.values())
-            below.append(node)
+        top, at, below = self._subtree(block)
         dropped = [(held, self._key(held)) for node in below for held in node.blocks]
         dropped += [(held, self._key(held)) for held in top.blocks[at:]]
         gone = {held for held, _key in dropped}
         for pin in [pin for pin in self._pins if not gone.isdisjoint(pin.blocks)]:
             self.unpin(pin)
+        if key not in self.block_of:  # a pool that shrinks has waited for what was pinned
+            return dropped
+        top, at, below = self._subtree(block)
         for node in below:
             node.children = {}
             self._forget(node, 0)
@@ -306,6 +303,16 @@ class PrefixIndex:
         top.children = {}
         self._trim(top, at)
         return dropped
+
+    def _subtree(self, block: int) -> tuple[Node, int, list[Node]]:
+        """The node of a block, its place there, and the nodes below."""
+        top = self._node(block)
+        below, waiting = [], list(top.children.values())
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.children.values())
+            below.append(node)
+        return top, top.blocks.index(block), below
 
     def expire(self, now_us: int) -> int:
         """Ends pins and priorities whose time is up; returns how many pins."""

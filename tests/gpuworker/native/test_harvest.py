@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from octavo_gpuworker.masses import masses
 from octavo_gpuworker.native.library import Library
 from octavo_gpuworker.native.model import NativeModel
 from octavo_gpuworker.native.packing import Packed
 from octavo_gpuworker.orders import Sampling
+from safetensors.torch import load_file, save_file
 
 from .conftest import TINY, Checkpoint, MakeModel, Step, fill, make_checkpoint
 from .test_sampler import assert_equal, sequence
@@ -80,6 +83,39 @@ def test_a_row_with_more_candidates_than_there_is_room_for_draws_the_same(
         return model
 
     agree(fresh, 40.0, 0.9)
+
+
+@pytest.mark.parametrize("top_p", [0.6, 0.95, 0.999])
+def test_a_nucleus_that_goes_on_below_the_candidates_is_drawn_from_whole(
+    top_p: float, tmp_path: Path, packed: Callable[[Checkpoint, str], Packed], make_model: MakeModel
+) -> None:
+    """One token of some rows is far above a flat rest: whether the rest wins is told by its noise, and mostly it does not."""
+    checkpoint = make_checkpoint(tmp_path / "model", dataclasses.replace(TINY, vocab_size=6013))
+    (path,) = checkpoint.files.weights
+    tensors = load_file(path)
+    tensors["model.embed_tokens.weight"][4000] *= 8
+    save_file(tensors, path)
+
+    def fresh(threads: int) -> NativeModel:
+        model = make_model(checkpoint, STEP, threads=threads)
+        model.pool[1:] = 0
+        return model
+
+    for temperature in (0.6, 0.9, 1.2, 1.6, 2.0):
+        agree(fresh, temperature, top_p)
+
+
+@pytest.mark.parametrize("isa", ["auto", "avx2"])
+def test_a_token_at_the_edge_of_the_nucleus_is_the_twins(isa: str, library: Library) -> None:
+    """Two levels of which the upper one is the share but for the last bit: whether the lower one is drawn hangs on the exact masses."""
+    logits = np.where(np.arange(4096) % 2 == 0, 0.5, 0.25).astype(np.float32)
+    upper, lower = (2048 * int(mass) for mass in masses(torch.tensor([-0.125, -0.375])))
+    logits[9] = 0.625
+    edge = (upper + 2**40) / (upper + lower + 2**40 - int(masses(torch.tensor([-0.375]))[0]))
+    shares = [edge, *(float(np.nextafter(edge, to)) for to in (0, 1)), edge * (1 - 1e-12), edge * (1 + 1e-12)]
+    for top_p in shares:
+        rows = [sequence(Sampling(top_p=top_p), [1], 1, seed) for seed in range(8)]
+        assert_equal(library, np.tile(logits, (8, 1)), rows, isa)
 
 
 @pytest.mark.parametrize("isa", ["auto", "avx2"])

@@ -159,10 +159,10 @@ def test_blocks_without_memory_are_used_by_nobody_until_they_have_some() -> None
 def test_failures_and_missing_memory_come_back_each_in_its_own_time() -> None:
     simulation, gateway = make(num_blocks=101)
     worker, pool = pool_of(simulation)
-    simulation.links[0].worker.backed_blocks = 81
     simulation.links[0].worker.fail_every = 3
     done(simulation, simulation.submit(gateway, [1, 2], 25))
     simulation.links[0].worker.fail_every = 0
+    simulation.links[0].worker.backed_blocks = 81
     run(simulation, 400)
     assert pool.usable_blocks < 80
     run_until(simulation, lambda: pool.usable_blocks == 80, 10 * RECOVER_US // 3000)
@@ -179,8 +179,9 @@ def test_what_runs_keeps_what_it_needs_whatever_a_worker_says() -> None:
     client = simulation.submit(gateway, [1, 2], 60)
     run_until(simulation, lambda: client.got[0])
     simulation.links[0].worker.backed_blocks = 1
-    run(simulation, 400)
+    run_until(simulation, lambda: client.outcome)
     done(simulation, client)
+    simulation.links[0].worker.backed_blocks = 1
     run(simulation, 400)
     _worker, pool = pool_of(simulation)
     assert pool.usable_blocks == 1

@@ -200,6 +200,25 @@ def test_a_pin_holds_what_is_indexed_and_two_pins_share_a_prefix() -> None:
     assert index.check_integrity() == []
 
 
+@pytest.mark.parametrize("debt", [1, 2, 4])
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_what_is_dropped_while_the_pool_waits_for_it_is_dropped_once(debt: int, first: int) -> None:
+    """Ending the pins frees their blocks, and a pool that is to shrink takes them at once."""
+    index = PrefixIndex(6)
+    keys = chain(1, 2, 3)
+    put(index, keys)
+    put(index, chain(1, 2, 4))
+    index.pin(keys)
+    index.pin(chain(1, 2, 4))
+    index.pool.retire(1 + debt)
+    assert index.pool.debt == debt
+    dropped = index.drop(keys[first - 1])
+    assert len(dropped) == {1: 4, 2: 3, 3: 1}[first] and keys[first - 1] not in index.block_of
+    assert len(index) + len(dropped) <= 4 and index.check_integrity() == [] == index.pool.check_integrity()
+    index.drop(keys[0])
+    assert len(index) == 0 and index.pool.debt == max(0, debt - 4) and index.check_integrity() == []
+
+
 def test_a_pin_ends_with_its_time() -> None:
     index = PrefixIndex(5)
     put(index, chain(1, 2))

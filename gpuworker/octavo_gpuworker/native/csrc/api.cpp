@@ -154,7 +154,8 @@ void octavo_extend(OctavoModel *model, int64_t limit) { model->flight.extend(lim
 
 void octavo_halt(OctavoModel *model) { model->flight.halt(); }
 
-int64_t octavo_taken(OctavoModel *model, int64_t seen, int32_t *over, char *error, int64_t error_size) {
+int64_t octavo_taken(OctavoModel *model, int64_t seen, int32_t bell, int32_t *over, char *error, int64_t error_size) {
+    EventBell(bell).ring();
     bool ended = false;
     std::string failure;
     const int64_t told = model->flight.wait(seen, ended, failure);

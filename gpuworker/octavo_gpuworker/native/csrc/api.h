@@ -103,9 +103,9 @@ OCTAVO_API int32_t octavo_begin(OctavoModel *, const OctavoBatch *, const Octavo
 OCTAVO_API void octavo_extend(OctavoModel *, int64_t limit);
 // No further step begins.
 OCTAVO_API void octavo_halt(OctavoModel *);
-// Waits until more than `seen` steps are done and the next one has begun, or the flight is over (`*over`): how many steps may be taken.
-// -1: none is left, and the next one failed.
-OCTAVO_API int64_t octavo_taken(OctavoModel *, int64_t seen, int32_t *over, char *error, int64_t error_size);
+// Rings the eventfd `bell`, unless it is 0, and waits until more than `seen` steps are done and the next one has begun, or the flight is
+// over (`*over`): how many steps may be taken. -1: none is left, and the next one failed.
+OCTAVO_API int64_t octavo_taken(OctavoModel *, int64_t seen, int32_t bell, int32_t *over, char *error, int64_t error_size);
 OCTAVO_API void octavo_destroy(OctavoModel *);
 OCTAVO_API int32_t octavo_isa_of(const OctavoModel *);
 // Sampling alone, for tests and for logits that another backend made: logits [R, vocab].

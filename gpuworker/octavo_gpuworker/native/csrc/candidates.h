@@ -21,37 +21,45 @@ struct RowParams {
 
 class Candidates {
   public:
+    static constexpr int32_t NONE = -1;
+    static constexpr int MOST_UNITS = 32;  // made once more: a sixth of all
+
     // `work` has room for 3 * (vocab + 16) floats. `best` is the largest logit divided by the temperature.
     Candidates(const float *logits, int32_t vocab, float temperature, float best, int isa, float *work)
         : logits_(logits), vocab_(vocab), temperature_(temperature), best_(best), measure_(measure_of(isa)), sum_chunk_(sum_of(isa)),
           gather_(gather_of(isa)), math_(math_of(isa)), scaled_(work),
           weights_(work + vocab + 16), ids_(reinterpret_cast<int32_t *>(work + 2 * (vocab + 16))) {}
     Candidates(HarvestedRow &harvested, int32_t vocab, float temperature, int isa, float *work)
-        : Candidates(nullptr, vocab, temperature, harvested.best / temperature, isa, work) {
+        : Candidates(harvested.all ? harvested.left : nullptr, vocab, temperature, harvested.best / temperature, isa, work) {
         harvested_ = &harvested;
     }
 
     // Of what min-p, then top-k, then top-p keep, ties with the last one included, the token whose logit and noise are largest together.
     int32_t draw(const RowParams &p, const Philox &random) {
         const bool limits_count = p.top_k > 0 && p.top_k < vocab_, limited = limits_count || p.min_p > 0;
-        const float reach = p.min_p > 0 ? std::log(static_cast<float>(p.min_p)) - 0.01f : REACH;
-        if (!harvested_ || !collect(*harvested_, reach)) collect(reach, !limited && !harvested_);
+        const float reach = reach_of(p.min_p);
+        if (harvested_ && reach >= REACH)
+            collect(*harvested_, reach);
+        else
+            collect(reach, !limited);
         float last = NEVER;
         if (limits_count) {
             // with min-p, what lies beyond its reach is out already
-            if (count_ < p.top_k && p.min_p <= 0) collect(NEVER, false);
+            for (const float further : {-14.0f, -20.0f, NEVER})
+                if (count_ < p.top_k && p.min_p <= 0) collect(further, false);
             if (count_ >= p.top_k) last = kth(p.top_k);
         }
         weigh();
         if (limited) keep([&](int32_t i) { return static_cast<double>(weights_[i]) >= p.min_p && scaled_[i] >= last; });
-        Share share{INFINITY, INFINITY};
-        if (p.top_p < 1) {
-            share = limited ? exactly(p.top_p, mass_above(NEVER)) : share_of_all(p.top_p);
-            cut(share.high);
+        if (p.top_p >= 1) return winner({INFINITY, INFINITY}, p.top_p, random);
+        Share share = limited ? exactly(p.top_p, mass_above(NEVER)) : share_of_all(p.top_p);
+        if (!limited && static_cast<double>(mass_above(NEVER)) < share.high) {
+            const int32_t token = logits_ ? NONE : winner_before_the_tail(share, random);
+            if (token != NONE) return token;
+            share = reach_for(share, p.top_p);
         }
-        random.draws(ids_, count_, weights_);
-        math_.score(scaled_, count_, weights_);
-        return winner(share, p.top_p);
+        cut(share.high);
+        return winner(share, p.top_p, random);
     }
 
   private:
@@ -62,15 +70,51 @@ class Candidates {
 
     static Share exactly(double top_p, int64_t total) { return {top_p * static_cast<double>(total), top_p * static_cast<double>(total)}; }
 
-    // The share of the masses of all, from a sum that is known within bounds; and the candidates that it takes, however far they reach.
-    Share share_of_all(double top_p) {
-        const Share share{top_p * (sum_ * (1 - error_) * MASS_ONE - 2.0 * vocab_), top_p * (sum_ * (1 + error_) * MASS_ONE)};
+    // The share of the masses of all, from a sum that is known within bounds.
+    Share share_of_all(double top_p) const {
+        return {top_p * (sum_ * (1 - error_) * MASS_ONE - 2.0 * vocab_), top_p * (sum_ * (1 + error_) * MASS_ONE)};
+    }
+
+    // Candidates that have the share, however far they reach.
+    Share reach_for(Share share, double top_p) {
         for (const float reach : {-11.5f, -15.0f, MASSLESS}) {
-            if (static_cast<double>(mass_above(NEVER)) >= share.high) return share;
             collect(reach, false);
             weigh();
+            if (static_cast<double>(mass_above(NEVER)) >= share.high) return share;
         }
         return exactly(top_p, mass_above(NEVER));
+    }
+
+    // The token drawn, though the nucleus goes on below the candidates, or NONE: it hangs on the logits there. Hardly ever does it: of
+    // a token's noise it is known how far below the candidates it could still win, and a unit is made once more for those that could.
+    int32_t winner_before_the_tail(Share share, const Philox &random) {
+        random.draws(ids_, count_, weights_);
+        math_.score(scaled_, count_, weights_);
+        const int32_t at = best_score(), token = ids_[at];
+        const float best = weights_[at];
+        if (!(static_cast<double>(mass_above(scaled_[at])) < share.low)) return NONE;
+        const double slack = 0.01 + std::fabs(static_cast<double>(best)) * 1e-6;  // beyond the rounding of scores
+        const double away = static_cast<double>(best) - static_cast<double>(best_) - static_cast<double>(reach_) - slack;
+        const double least = std::exp(-std::exp(-away)) * 16777216.0 - 1.0;
+        const auto bound = static_cast<uint32_t>(std::min(std::max(least, 0.0), 16777215.0)) << 8;
+        uint64_t four[4];
+        int units = 0;
+        for (int32_t first = 0; first < vocab_; first += 8) {
+            random.words(static_cast<uint64_t>(first / 8), four);
+            uint32_t found = 0;
+            for (int i = 0; i < 4; ++i)
+                found |= static_cast<uint32_t>(static_cast<uint32_t>(four[i]) >= bound) << 2 * i |
+                         static_cast<uint32_t>(static_cast<uint32_t>(four[i] >> 32) >= bound) << (2 * i + 1);
+            for (; found; found &= found - 1) {
+                const int draw = __builtin_ctz(found), id = first + draw;
+                if (id >= vocab_ || std::find(ids_, ids_ + count_, id) != ids_ + count_) continue;
+                if (++units > MOST_UNITS) return NONE;
+                const float value = harvested_->unit(id / HARVEST_COLUMNS)[id % HARVEST_COLUMNS] / temperature_;
+                const float score = value + gumbel_of(Philox::uniform(four[draw / 2], static_cast<uint64_t>(draw)));
+                if (score > best || (score == best && id < token)) return NONE;
+            }
+        }
+        return token;
     }
 
     // Leaves out most of what has at least `share` above itself; sums of floats are enough for that.
@@ -87,21 +131,26 @@ class Candidates {
         if (low > NEVER) count_ = math_.keep_above(scaled_, ids_, count_, best_ + low);
     }
 
-    // The best score, of equal ones the lower id, whose token has less than `share` above itself. The weights are scores by now.
-    int32_t winner(Share share, double top_p) {
+    // Of the scores in weights_ the place of the best, of equal ones the one with the lower id.
+    int32_t best_score() const {
+        const float best = largest_of(weights_, count_);
+        int32_t at = NONE;
+        for (int32_t i = 0; i < count_; ++i)
+            if (weights_[i] == best && (at == NONE || ids_[i] < ids_[at])) at = i;
+        return at;
+    }
+
+    // The token with the best score of those that have less than `share` above themselves.
+    int32_t winner(Share share, double top_p, const Philox &random) {
+        random.draws(ids_, count_, weights_);
+        math_.score(scaled_, count_, weights_);
         while (true) {
-            const float best = largest_of(weights_, count_);
-            int32_t token = std::numeric_limits<int32_t>::max();
-            float value = best_;
-            for (int32_t i = 0; i < count_; ++i)
-                if (weights_[i] == best && ids_[i] < token) {
-                    token = ids_[i];
-                    value = scaled_[i];
-                }
-            if (!(share.low < INFINITY) || value >= best_) return token;
-            double above = static_cast<double>(mass_above(value));
+            const int32_t at = best_score();
+            const float value = scaled_[at];
+            if (!(share.low < INFINITY) || value >= best_) return ids_[at];
+            const auto above = static_cast<double>(mass_above(value));
             if (!(above < share.low) && above < share.high) share = exactly(top_p, total_mass_of_all());
-            if (above < share.low) return token;
+            if (above < share.low) return ids_[at];
             for (int32_t i = 0; i < count_; ++i)
                 if (scaled_[i] <= value) weights_[i] = NEVER;
         }
@@ -119,25 +168,24 @@ class Candidates {
         }
     }
 
-    // The same with the sum, of what the head left, in any order; false: the candidates are not all there. The exponents of the sum are
-    // rounded at other places: in parts of 2^-24 by three times the farthest one and six times their distance from the best, which is
-    // log(vocab) at most in the mean.
-    bool collect(const HarvestedRow &harvested, float reach) {
+    // The same with the sum, of what the head left, in any order. The exponents of the sum are rounded at other places: in parts of
+    // 2^-24 by three times the farthest one and six times their distance from the best, which is log(vocab) at most in the mean.
+    void collect(const HarvestedRow &harvested, float reach) {
         count_ = 0;
         reach_ = reach;
-        bool whole = reach >= REACH;
         float farthest = std::fabs(best_);
-        for (const Harvest *found : harvested.parts) {
-            const Harvest &part = *found;
-            if (!(part.sum > 0)) continue;
-            sum_ += part.sum * std::exp(static_cast<double>(part.shift) / temperature_ - best_);
-            farthest = std::max(farthest, part.farthest / temperature_);
-            whole = whole && part.whole;
-            if (whole)
-                count_ += gather_(part.values, part.kept, best_, reach, part.ids, 0, temperature_, ids_ + count_, scaled_ + count_);
+        for (const Harvest *part : harvested.parts) {
+            if (!(part->sum > 0)) continue;
+            sum_ += part->sum * std::exp(static_cast<double>(part->shift) / temperature_ - best_);
+            farthest = std::max(farthest, part->farthest / temperature_);
+            count_ += gather_(part->values, part->kept, best_, reach, part->ids, 0, temperature_, ids_ + count_, scaled_ + count_);
+            for (int32_t i = 0; i < part->whole; ++i) {
+                const auto first = part->units[i] * static_cast<int32_t>(HARVEST_COLUMNS);
+                const int count = std::min(vocab_ - first, static_cast<int32_t>(HARVEST_COLUMNS));
+                count_ += gather_(harvested.left + first, count, best_, reach, nullptr, first, temperature_, ids_ + count_, scaled_ + count_);
+            }
         }
         error_ = HARVEST_ERROR + 6e-8 * (3 * farthest + 6 * std::log(static_cast<double>(vocab_)));
-        return whole;
     }
 
     void find_logits() {

@@ -39,30 +39,33 @@ inline float sum_of_powers(const float *x, int64_t count, float best, float scal
     return sum;
 }
 
-inline void harvest(const float *x, int64_t count, int32_t first, float best, float least, float scale, float *logits, Harvest &row) {
+inline void harvest(const float *x, int64_t count, int32_t unit, float best, float least, float scale, float *logits, bool copied, Harvest &row) {
     if (best > row.shift) {
         if (row.sum > 0) row.sum *= std::exp((static_cast<double>(row.shift) - static_cast<double>(best)) * static_cast<double>(scale));
         row.shift = best;
         row.farthest = std::max(row.farthest, std::fabs(best));
     }
-    const float sum = logits ? sum_of_powers<true>(x, count, row.shift, scale, logits) : sum_of_powers<false>(x, count, row.shift, scale, nullptr);
+    const float sum = copied ? sum_of_powers<true>(x, count, row.shift, scale, logits) : sum_of_powers<false>(x, count, row.shift, scale, nullptr);
     row.sum += static_cast<double>(sum);
     if (!(best >= least)) return;  // most units of most rows have none
-    if (row.kept + count > row.room) {
-        row.whole = false;
-        return;
-    }
-    float *const values = row.values;
-    int32_t *const ids = row.ids;
-    int32_t kept = row.kept;  // not the row's own, which a value might be taken for
-    int64_t i = 0;
-    for (; i + 16 <= count; i += 16) kept += put_at_least(load(x + i), least, first + static_cast<int32_t>(i), values + kept, ids + kept);
-    for (; i < count; ++i)
-        if (x[i] >= least) {
-            values[kept] = x[i];
-            ids[kept++] = first + static_cast<int32_t>(i);
+    int32_t kept = 0;
+    if (row.kept + count <= row.room) {
+        float *const values = row.values + row.kept;
+        int32_t *const ids = row.ids + row.kept, first = unit * static_cast<int32_t>(octavo::HARVEST_COLUMNS);
+        int64_t i = 0;
+        for (; i + 16 <= count; i += 16) kept += put_at_least(load(x + i), least, first + static_cast<int32_t>(i), values + kept, ids + kept);
+        for (; i < count; ++i)
+            if (x[i] >= least) {
+                values[kept] = x[i];
+                ids[kept++] = first + static_cast<int32_t>(i);
+            }
+        if (kept < octavo::HARVEST_DENSE) {
+            row.kept += kept;
+            return;
         }
-    row.kept = kept;
+    }
+    row.units[row.whole++] = unit;
+    if (!copied) std::copy_n(x, count, logits);
 }
 
 }  // namespace ISA

@@ -8,6 +8,7 @@ namespace octavo {
 
 constexpr int PANEL = 32;  // output columns that lie together
 constexpr int64_t HARVEST_COLUMNS = 256;
+constexpr int32_t HARVEST_DENSE = 96;  // of so many candidates and more all logits are left: fewer bytes, and the row is a flat one
 constexpr int GROUP = 32;  // elements of the inner axis with one activation scale (and one int4 weight scale)
 
 // Activations of one matrix product, row-major. bf16 rows, or int8 rows with per-group scales.
@@ -41,12 +42,12 @@ struct alignas(64) Harvest {
     int32_t at = 0;
     bool finite = true;  // all of them
     // Of a row that draws from a few:
-    bool whole = true;   // whatever may be drawn was kept: there was room
     float shift = -std::numeric_limits<float>::infinity(), farthest = 0;  // the largest, and the largest |shift| that there was
-    double sum = 0;      // of exp((x - shift) / temperature)
-    int32_t kept = 0, room = 0;
-    float *values = nullptr;  // logits that may be drawn and their ids, room for 16 more than `room`
+    double sum = 0;        // of exp((x - shift) / temperature)
+    int32_t kept = 0, room = 0, whole = 0;
+    float *values = nullptr;   // logits that may be drawn and their ids, room for 16 more than `room`
     int32_t *ids = nullptr;
+    int32_t *units = nullptr;  // [whole], those whose logits are left as they are: they are dense, or there was no room
 };
 
 struct Kernels {
@@ -71,9 +72,9 @@ struct Kernels {
     void (*attend_few)(const AttentionInput &in, int first, int last, float *out, float *best, float *total, float *scratch);
     // Many queries: whole context, out [tokens * group, head_dim] finished.
     void (*attend_many)(const AttentionInput &in, float *out, float *scratch);
-    // Of count logits from place `first` on, count <= HARVEST_COLUMNS, the largest of which is `best`: copies them to `logits`
-    // unless that is null, adds to the row's sum, `scale` is one over the temperature, and keeps what is at least `least`.
-    void (*harvest)(const float *x, int64_t count, int32_t first, float best, float least, float scale, float *logits, Harvest &row);
+    // Of count logits of a unit of the head, count <= HARVEST_COLUMNS, the largest of which is `best`: adds to the row's sum, `scale` is
+    // one over the temperature, and keeps what is at least `least`. Leaves them in `logits` if `copied`, or if the unit is left whole.
+    void (*harvest)(const float *x, int64_t count, int32_t unit, float best, float least, float scale, float *logits, bool copied, Harvest &row);
     // Largest of count values; returns whether all are finite.
     bool (*highest)(const float *x, int64_t count, float *best);
     // The first place of the largest of count values; 0 where there is none.

@@ -54,11 +54,11 @@ int32_t draw_of_all(const float *logits, int32_t vocab, float temperature, int32
     return token;
 }
 
-void penalize(const OctavoBatch &batch, int row, float *logits, int32_t vocab, int32_t *counts) {
+void penalize(const OctavoBatch &batch, int row, float *logits, int32_t *counts) {
     const int32_t start = batch.history_start[row], end = batch.history_start[row + 1];
     if (start == end) return;
     const float repetition = batch.repetition[row], presence = batch.presence[row], frequency = batch.frequency[row];
-    std::fill(counts, counts + vocab, 0);
+    for (int32_t i = start; i < end; ++i) counts[batch.history[i]] = 0;  // the others are never looked at
     if (repetition != 1.0f)
         for (int32_t i = start; i < end; ++i) {
             const int32_t token = batch.history[i];
@@ -66,7 +66,7 @@ void penalize(const OctavoBatch &batch, int row, float *logits, int32_t vocab, i
             logits[token] = logits[token] > 0 ? logits[token] / repetition : logits[token] * repetition;
         }
     if (presence == 0 && frequency == 0) return;
-    std::fill(counts, counts + vocab, 0);
+    for (int32_t i = start; i < end; ++i) counts[batch.history[i]] = 0;
     for (int32_t i = start + batch.prompt_len[row]; i < end; ++i) ++counts[batch.history[i]];
     for (int32_t i = start + batch.prompt_len[row]; i < end; ++i) {
         const int32_t token = batch.history[i];
@@ -86,12 +86,14 @@ bool edited(const OctavoBatch &batch, int row) {
 // Returns the first largest token, -1 where none may be drawn.
 int32_t edit(const OctavoBatch &batch, int row, const float *raw, int32_t vocab, float *logits) {
     std::copy(raw, raw + vocab, logits);
-    penalize(batch, row, logits, vocab, reinterpret_cast<int32_t *>(logits + vocab + 16));
+    penalize(batch, row, logits, reinterpret_cast<int32_t *>(logits + vocab + 16));
     for (int32_t i = batch.bias_start[row]; i < batch.bias_start[row + 1]; ++i)
         logits[batch.bias_ids[i]] += batch.bias_values[i];
-    int32_t beyond = 0;  // a penalty or bias may have left the range of float32
-    for (int32_t i = 0; i < vocab; ++i) beyond |= -static_cast<int32_t>(!(logits[i] < -NEVER));
-    if (beyond) return -1;
+    // a penalty or bias may have left the range of float32
+    const auto beyond = [logits](int32_t token) { return !(logits[token] < -NEVER); };
+    const int32_t *const history = batch.history, *const ids = batch.bias_ids;
+    if (std::any_of(history + batch.history_start[row], history + batch.history_start[row + 1], beyond)) return -1;
+    if (std::any_of(ids + batch.bias_start[row], ids + batch.bias_start[row + 1], beyond)) return -1;
     if (batch.grammar_rows && batch.grammar_rows[row] >= 0) {
         const uint32_t *allowed = batch.grammar + static_cast<int64_t>(batch.grammar_rows[row]) * ((vocab + 31) / 32);
         for (int32_t i = 0; i < vocab; ++i)
@@ -181,7 +183,7 @@ void sample_row(const OctavoBatch &batch, int row, HarvestedRow &harvested, int3
     const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
     const int32_t token = Candidates(harvested, vocab, p.temperature, isa, work).draw(p, random);
     batch.out_tokens[row] = token;
-    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.logits(), vocab, harvested.best, token, isa);
+    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.all ? harvested.left : harvested.logits(), vocab, harvested.best, token, isa);
 }
 
 }  // namespace octavo

@@ -1,5 +1,6 @@
 // Sampling of one row, bit for bit what ../../sampler.py does: the same recipe of exp and log, exact integer masses.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -10,12 +11,19 @@ namespace octavo {
 
 constexpr float REACH = -9.0f;  // how far below its best one, over the temperature, the candidates of a row are looked for at first
 
-// What the head left of a row: its largest logit, what each thread found, and, at a price, all logits.
+// How far the candidates of a row reach at first.
+inline float reach_of(double min_p) { return min_p > 0 ? std::log(static_cast<float>(min_p)) - 0.01f : REACH; }
+
+// What the head left of a row: its largest logit, what each thread found, and [vocab] its logits: all of them, or of the units alone
+// that a thread left whole. At a price there are the others too.
 struct HarvestedRow {
-    HarvestedRow(float best, const std::vector<const Harvest *> &parts) : best(best), parts(parts) {}
-    virtual const float *logits() = 0;  // [vocab], the same ones each time
+    HarvestedRow(float best, const std::vector<const Harvest *> &parts, const float *left, bool all) : best(best), parts(parts), left(left), all(all) {}
+    virtual const float *unit(int64_t item) = 0;  // the logits of a unit, until the next call
+    virtual const float *logits() = 0;            // [vocab]
     const float best;
     const std::vector<const Harvest *> &parts;
+    const float *const left;
+    const bool all;
 
   protected:
     ~HarvestedRow() = default;

@@ -51,8 +51,8 @@ constexpr int64_t NORM_ROWS = 8;     // rows of one unit of a norm
 constexpr int64_t OWN_NORM = 4;      // up to so many rows every thread norms them itself, which saves a barrier
 constexpr int64_t ROWS_AHEAD = 16;   // of the residual stream, asked for beside the one that is added to: the hardware foresees none beyond a page
 constexpr int64_t HEAD_PANELS = 8;   // panels of one unit of the head
-constexpr int64_t KEPT_OF_ROW = 32768, KEPT_OF_PART = 512;  // candidates that there is room for, of a row and of a thread's part of it
-constexpr int LOGITS_AFTER_A_MISS = 256;  // so many steps leave all logits once one had to make some again, at 2.9 ms where leaving them costs 0.1
+constexpr int64_t KEPT_OF_ROW = 8192, KEPT_OF_PART = 512;  // candidates that there is room for, of a row and of a thread's part of it
+constexpr int LOGITS_AFTER_A_MISS = 32;  // so many steps leave all logits once one had to make some again: 2.9 ms, leaving them costs 0.1
 constexpr int ORDERED_ROWS = 32;     // up to so many rows are sampled in the order of their candidates
 constexpr int64_t AHEAD_BYTES = 1 << 16;  // of the weights of a later phase, asked for by a thread that waits
 
@@ -112,7 +112,7 @@ class Step : public Job {
         Buffer<float> tile, scratch;
         std::vector<Harvest> found;  // of each row; counted by each thread for itself: an atomic would wait for the logits to be written
         Buffer<float> kept_values, logits;
-        Buffer<int32_t> kept_ids;
+        Buffer<int32_t> kept_ids, whole_units;
         std::vector<const Harvest *> parts;
         ActivationBuffer normed;
         int normed_phase = -1;
@@ -149,10 +149,14 @@ class Step : public Job {
     void down(int layer, int unit, Thread &);
     void plan_sampling();
     void head(int phase, int unit, Thread &);
+    void make_room(Thread &) const;
     HeadTile head_tile(int unit) const;
     const float *head_product(int phase, const HeadTile &, Thread &);
-    void harvest(int64_t row, const HeadTile &, const float *values, float best, float *logits, Harvest &);
+    void harvest(int64_t row, const HeadTile &, const float *values, float best, Harvest &);
+    float *left_of(int64_t row) { return (batch_.out_logits ? batch_.out_logits : logits_.get()) + row * config_.vocab; }
+    const float *head_unit(int64_t row, int64_t item, Thread &);
     const float *logits_of(int64_t row, Thread &);
+    struct FoundRow;
     int sampled_row(int unit) const;
     void sample(int row, Thread &);
 
@@ -176,6 +180,7 @@ class Step : public Job {
     int64_t finished_capacity_ = 0;
     std::vector<bool> plain_;  // rows that need only their largest logit
     std::vector<bool> harvested_;  // rows of which the head takes what the sampler needs
+    std::vector<float> reaches_;   // how far below its best one, over the temperature, the head looks for a row's candidates
     std::vector<bool> written_;    // rows of which the head leaves the logits
     bool any_harvested_ = false;
     int logits_for_ = 0;           // steps for which logits are left though they are hardly ever looked at
