@@ -201,3 +201,24 @@ def test_a_row_does_not_depend_on_those_beside_it(library: Library) -> None:
     assert together == alone
     again = [dataclasses.replace(row.sampling) for row in rows]
     assert again == [row.sampling for row in rows]
+
+
+@pytest.mark.parametrize("isa", ["auto", "avx2"])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 1e4])
+def test_a_share_of_nothing_keeps_the_best(spread: float, isa: str, library: Library) -> None:
+    """A top_p that is none in float32, of logits that a temperature has taken so far that their last bit is more than any cut."""
+    generator = np.random.default_rng(5)
+    logits = (generator.standard_normal((8, 2048)) * spread + 20).astype(np.float32)
+    for temperature in (2e-5, 1e-3, 0.8):
+        for top_p in (5e-324, 1e-300, 1e-46, 1e-44, 1e-9):
+            rows = [sequence(Sampling(temperature, top_p, k), [1], 1, k) for k in (0, 0, 0, 0, 5, 5, 300, 2047)]
+            assert_equal(library, logits, rows, isa)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.9), Sampling(top_k=5), Sampling(min_p=0.1), Sampling()])
+def test_a_logit_that_leaves_float32_by_the_temperature_is_drawn(sampling: Sampling, library: Library) -> None:
+    for best, rest in ((3e38, 1.0), (3e37, 3e36), (-3e37, -3e38)):
+        logits = np.full((1, 97), rest, np.float32)
+        logits[0, 41] = best
+        rows = [sequence(dataclasses.replace(sampling, temperature=1e-3), [1], 1, 7)]
+        assert sample_native(library, logits, rows).out_tokens[0] == 41

@@ -119,7 +119,8 @@ class Candidates {
 
     // Leaves out most of what has at least `share` above itself; sums of floats are enough for that.
     void cut(double share) {
-        const auto enough = static_cast<float>(share * (1.001 / MASS_ONE));
+        // a share so small that it is none in float32 is still more than nothing has above itself
+        const float enough = std::max(static_cast<float>(share * (1.001 / MASS_ONE)), std::numeric_limits<float>::min());
         float low = NEVER, high = 0.0f;
         for (float step = std::max(reach_, MASSLESS) / 2; step < -0.05f; step /= 2) {
             const float middle = high + step;

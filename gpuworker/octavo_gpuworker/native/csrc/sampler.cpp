@@ -167,7 +167,7 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
         logits = work;
     }
     const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
-    if (p.temperature > GREEDY_BELOW) {
+    if (p.temperature > GREEDY_BELOW && std::isfinite(logits[token] / p.temperature)) {
         const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
         if (p.top_k > 0 || p.top_p < 1 || p.min_p > 0)
             token = Candidates(logits, vocab, p.temperature, logits[token] / p.temperature, isa, work + vocab + 16).draw(p, random);
@@ -181,9 +181,9 @@ void sample_row(const OctavoBatch &batch, int row, const float *raw, int32_t voc
 void sample_row(const OctavoBatch &batch, int row, HarvestedRow &harvested, int32_t vocab, int isa, float *work) {
     const Philox random{batch.seeds[row], static_cast<uint64_t>(batch.positions[row])};
     const RowParams p{batch.temperature[row], batch.top_k[row], batch.top_p[row], batch.min_p[row]};
-    const int32_t token = Candidates(harvested, vocab, p.temperature, isa, work).draw(p, random);
-    batch.out_tokens[row] = token;
-    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.all ? harvested.left : harvested.logits(), vocab, harvested.best, token, isa);
+    if (std::isfinite(harvested.best / p.temperature))
+        batch.out_tokens[row] = Candidates(harvested, vocab, p.temperature, isa, work).draw(p, random);
+    if (batch.logprobs[row] >= 0) put_logprobs(batch, row, harvested.all ? harvested.left : harvested.logits(), vocab, harvested.best, batch.out_tokens[row], isa);
 }
 
 }  // namespace octavo

@@ -32,7 +32,8 @@ struct HarvestedRow {
 // logits [vocab] raw, `largest` the first largest of them where they are known to be finite, else -1; `isa`
 // changes the speed and no bit. Writes the results of `row`.
 void sample_row(const OctavoBatch &, int row, const float *logits, int32_t vocab, int32_t largest, int isa, float *work);
-// The same from what the head left of a row that draws from few, which is finite.
+// The same from what the head left of a row that draws from few, which is finite and whose first largest token is in its result. In both
+// that token is the row's where its logit divided by the temperature leaves float32: nothing else is near it.
 void sample_row(const OctavoBatch &, int row, HarvestedRow &, int32_t vocab, int isa, float *work);
 // Whether the row draws from the best few of its logits as the head made them, so that a harvest is of use.
 bool draws_from_few(const OctavoBatch &, int row, int32_t vocab);
