@@ -353,12 +353,12 @@ class Admission:
             logprobs = check.integer("logprobs", params.logprobs, 0, limits.max_logprobs)
         return Sampling(
             temperature=check.temperature(defaults.temperature if params.temperature is None else params.temperature),
-            top_p=check.number("top_p", defaults.top_p if params.top_p is None else params.top_p, 0, 1, open_low=True),
+            top_p=check.above_zero("top_p", defaults.top_p if params.top_p is None else params.top_p, 1),
             top_k=max(0, check.integer("top_k", top_k, -1, I32, fix=fix_k)),
             min_p=check.number("min_p", defaults.min_p if params.min_p is None else params.min_p, 0, 1),
             presence_penalty=check.number("presence_penalty", params.presence_penalty or 0.0, -2, 2),
             frequency_penalty=check.number("frequency_penalty", params.frequency_penalty or 0.0, -2, 2),
-            repetition_penalty=check.number("repetition_penalty", repetition, 0, 100, open_low=True),
+            repetition_penalty=check.above_zero("repetition_penalty", repetition, 100),
             logit_bias=check.logit_bias(params.logit_bias, vocab_size),
             stop_ids=tuple(dict.fromkeys((*ends, *own_stops))),
             min_tokens=params.min_tokens,

@@ -14,6 +14,8 @@ MAX_BIASES: Final = 1024
 U64: Final = 2**64
 NEARLY_GREEDY: Final = 1e-4
 """A temperature below this is greedy: dividing logits by it would only overflow."""
+LEAST_FLOAT32: Final = 2.0**-126
+"""The least normal number of it."""
 
 
 def invalid(field: str, *problem: str) -> InvalidRequest:
@@ -29,6 +31,11 @@ def number(field: str, value: float, low: float, high: float, *, open_low: bool 
         bracket = "(" if open_low else "["
         raise invalid(field, f"{value!r} is out of range; use {fix or f'a number in {bracket}{low:g}, {high:g}]'}")
     return float(value)
+
+
+def above_zero(field: str, value: float, high: float) -> float:
+    """`value` in (0, high]; one that float32, in which it travels, takes for zero becomes the least that is none: zero says 'off'."""
+    return max(number(field, value, 0, high, open_low=True), LEAST_FLOAT32)
 
 
 def integer(field: str, value: int, low: int, high: int, fix: str = "") -> int:

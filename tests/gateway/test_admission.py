@@ -13,6 +13,7 @@ from octavo.packing import unpack_keys
 from octavo_gateway.admission import Admission, AdmittedRequest, GenerationDefaults, Limits, prompt_chars
 from octavo_gateway.chat import ChatRenderer
 from octavo_gateway.requests import ChatMessage, RequestParams, ToolCall
+from octavo_gateway.scheduler_wire import sampling_message
 from octavo_gateway.tokenizer_files import load_tokenizer
 
 V = 49152
@@ -161,6 +162,14 @@ def test_exactly_the_context_fits(admission: Admission) -> None:
 
 def test_a_tiny_temperature_is_greedy(admission: Admission) -> None:
     assert admit(admission, generate(temperature=1e-9)).sampling.temperature == 0.0
+
+
+@pytest.mark.parametrize("name", ["top_p", "repetition_penalty"])
+def test_what_is_hardly_above_zero_is_not_off_for_the_worker(admission: Admission, name: str) -> None:
+    """Numbers travel as float32, where 1e-300 is the zero that says 'off'."""
+    sampling = admit(admission, generate(**{name: 1e-300})).sampling
+    assert 0 < getattr(sampling, name) < 1e-37
+    assert getattr(sampling_message(sampling), name) == getattr(sampling, name)
 
 
 def test_largest_seed_and_choice_seeds(admission: Admission) -> None:
