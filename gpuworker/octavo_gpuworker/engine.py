@@ -19,7 +19,7 @@ from typing import Any
 
 from octavo.step import Chunk, Step, StepBudget, compose
 
-from octavo_gpuworker import beams
+from octavo_gpuworker import beams, groups
 from octavo_gpuworker.backends.backend import Backend, StepResult
 from octavo_gpuworker.batch import build_batch, views
 from octavo_gpuworker.blending.blend_queue import BlendQueue
@@ -307,24 +307,12 @@ class Engine:
         if seq.leader:
             self._by_seq[seq.leader].siblings.remove(seq)
         if seq.siblings:
-            self._promote(seq)
+            groups.promote(seq, self.pool.block_tokens)
 
     def _fail(self, seq: Sequence, message: str) -> None:
         log.error("seq %d failed: %s", seq.seq, message)
         self._reporter.finish(SeqFinish(seq.slot, seq.seq, "failed", 0, message))
         self._leave(seq, "failed")
-
-    def _promote(self, leader: Sequence) -> None:
-        """The leader left before its prefill ended: its first sibling prefills for the others, from what they share."""
-        heir, *others = leader.siblings
-        shared = heir.shared_blocks(leader) * self.pool.block_tokens
-        # a blend that has not ended leaves nothing to go on from: the heir computes all of it
-        heir.computed = 0 if leader.blending else min(leader.computed, shared, len(heir.tokens) - 1)
-        heir.leader, heir.siblings, heir.split_len = 0, others, leader.split_len if others else 0
-        heir.wait_xfer, heir.wait_base, heir.joins_len = leader.wait_xfer, leader.wait_base, leader.joins_len
-        for other in others:
-            other.leader = heir.seq
-        leader.siblings = []
 
     def _transfer_done(self, done: TransferDone) -> None:
         if done.xfer_id not in self._transfers:
@@ -454,29 +442,13 @@ class Engine:
             if not chunk.samples:
                 self._reporter.advance(seq.slot, seq.computed)
             if seq.siblings:
-                self._split_group(seq, ended=chunk.samples)
+                groups.split(seq, self.pool, ended=chunk.samples)
 
     def _start_chunk(self, seq: Sequence, chunk: Chunk, wall_ns: int) -> None:
         """Notes a prefill chunk for the span; a decode behind a token that is still drawn is none."""
         if chunk.count > 1 or not (seq.first_token_ns or seq.tokens[chunk.start] == PENDING):
             seq.started_ns = seq.started_ns or wall_ns
             seq.chunks.append((wall_ns, chunk.count))
-
-    def _split_group(self, leader: Sequence, *, ended: bool) -> None:
-        """Its siblings begin to live, if what they have in common is computed: its whole prefill, or up to split_len."""
-        if leader.computed >= leader.split_len if leader.split_len else ended:
-            for sibling in leader.siblings:
-                self._split(leader, sibling)
-            leader.siblings, leader.split_len = [], 0
-
-    def _split(self, leader: Sequence, sibling: Sequence) -> None:
-        """The sibling begins to live: full common blocks are shared already, what is not (the partial one) is copied."""
-        common = leader.split_len or leader.computed
-        covered = -(-common // self.pool.block_tokens)
-        for ours, theirs in zip(leader.blocks[:covered], sibling.blocks, strict=False):
-            if ours != theirs:
-                self.pool.copy_block(ours, theirs)
-        sibling.computed, sibling.leader, sibling.started_ns = common, 0, leader.started_ns
 
     def _commit(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None, sample_ns: int) -> None:
         """Books one sampled token; ends the sequence when the token says so. A negative one: the row was not finite."""

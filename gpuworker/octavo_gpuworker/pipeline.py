@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from octavo.step import Chunk, Step, StepBudget, compose
 
+from octavo_gpuworker import groups
 from octavo_gpuworker.backends.backend import Backend
 from octavo_gpuworker.batch import StepBatch, build_batch, views
 from octavo_gpuworker.engine import Engine, SequenceEnd
@@ -141,7 +142,7 @@ class PipelinedEngine(Engine):
             self._start_chunk(seq, chunk, flight.wall_ns)
             seq.reach(chunk.start + chunk.count)
             if seq.siblings:
-                self._split_group(seq, ended=chunk.samples)
+                groups.split(seq, self.pool, ended=chunk.samples)
         for row, seq in enumerate(flight.batch.rows):
             if seq.sampling.beam:
                 seq.parked = True
