@@ -29,7 +29,6 @@ class NativeFlight:
         self._model = model
         self._room = room
         self._hold: NDArray[np.int32] = np.zeros(1, np.int32)
-        self._arrays: StepArrays | None = None
         self._tokens: NDArray[np.int32] = np.zeros((room, 0), np.int32)
         self._elapsed_ns: NDArray[np.int64] = np.zeros(room, np.int64)
         self._told = 0
@@ -53,7 +52,6 @@ class NativeFlight:
     def _begin(self, arrays: StepArrays, batch: abi.Batch, most: int, stops: Iterable[int], *, waits: bool) -> None:
         if self.on:
             raise RuntimeError("a flight is on; wait for its end first")
-        self._arrays = arrays  # its memory must outlive the steps
         self._tokens = np.empty((self._room, batch.rows), np.int32)
         ids = np.array(sorted(stops), np.int32)
         flight = abi.Flight(
@@ -66,7 +64,7 @@ class NativeFlight:
             waits=waits,
             hold=self._hold.ctypes.data,
         )
-        self._model.begin(batch, flight)
+        self._model.begin(batch, flight, (arrays, self._tokens, self._elapsed_ns, self._hold))
         self._told, self.taken, self._over.value = 0, 0, 0
 
     @property

@@ -120,6 +120,7 @@ class NativeModel:
         self._library = library.handle
         self._error = ctypes.create_string_buffer(abi.ERROR_BYTES)
         self._bell = 0
+        self._memory: tuple[object, ...] = ()
         self._frequencies = frequencies(config)
         layers = (abi.Layer * config.layers)(*(self._layer(index) for index in range(config.layers)))
         weights = abi.Weights(
@@ -161,13 +162,17 @@ class NativeModel:
                 os.eventfd_write(batch.bell, 1)
             raise StepError(self._error.value.decode())
 
-    def begin(self, batch: abi.Batch, flight: abi.Flight) -> None:
-        """Begins steps that the library runs by itself; see NativeFlight. StepError: it could not begin."""
+    def begin(self, batch: abi.Batch, flight: abi.Flight, memory: tuple[object, ...]) -> None:
+        """Begins steps that the library runs by itself; see NativeFlight. StepError: it could not begin.
+
+        `memory`: what holds all that the two point to; it lives until the next flight or the model's end, whoever else lets go of it.
+        """
         batch.bell, self._bell = self._bell, 0
         if self._library.octavo_begin(self._open(), batch, flight, self._error, abi.ERROR_BYTES):
             if batch.bell:
                 os.eventfd_write(batch.bell, 1)
             raise StepError(self._error.value.decode())
+        self._memory = memory  # the flight before is over
 
     @property
     def library(self) -> ctypes.CDLL:

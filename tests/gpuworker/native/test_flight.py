@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -163,7 +165,9 @@ def test_a_step_that_cannot_run_is_told_after_those_that_did(make) -> None:
 
 def test_a_model_that_is_closed_ends_its_flight(make) -> None:
     model = make(2)
-    begin(model, NativeFlight(model), 3)
+    arrays = weakref.ref(begin(model, NativeFlight(model), 3))
+    gc.collect()
+    assert arrays() is not None, "whoever lets go of a flight that is on leaves its memory to the model"
     closing = threading.Thread(target=model.close)
     closing.start()
     closing.join(timeout=20)
