@@ -13,7 +13,11 @@ OPTIONS = ("--workers", "--roles", "--detach", "--ready-timeout-s")
 
 @pytest.mark.parametrize(
     ("passed", "meant"),
-    [(["--worker", "2"], "--workers"), (["--engine.threads", "2", "--detatch"], "--detach"), (["--rolles=a"], "--roles")],
+    [
+        (["--worker", "2"], "--workers"),
+        (["--engine.threads", "2", "--detatch"], "--detach"),
+        (["--rolles=a"], "--roles"),
+    ],
 )
 def test_a_mistyped_option_is_refused_with_the_one_that_was_meant(passed: list[str], meant: str) -> None:
     with pytest.raises(ManifestError, match=f"is no option; did you mean {meant}[?]$"):
