@@ -32,6 +32,10 @@ class ConsoleWatcher:
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
 
+    def moved(self, key: str, taken: str, address: str) -> None:
+        """Says that a default address is another one this time."""
+        self._line(f"{key}: {taken} is taken, {address} is used instead")
+
     def record(self, service: str, record: Record) -> None:
         """A worker's load progress as a bar on a terminal, else as lines; warnings and errors of anybody."""
         if record.message.startswith(LAST_WORDS):

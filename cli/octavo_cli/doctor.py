@@ -95,7 +95,7 @@ class Check:
 def examine(flags: list[str]) -> list[Check]:
     """Every check, in reading order. Nothing here raises: what cannot be found out is a finding."""
     manifest, checks = _manifest(flags)
-    checks += [_python(), *_cpu(), _memory(manifest), *_torch(), _compiler(), _native(manifest), _packages()]
+    checks += [_python(), *_cpu(), _memory(manifest), *_torch(manifest), _compiler(), _native(manifest), _packages()]
     checks += [_model(manifest), *port_checks(manifest), _disk(manifest), _shared_memory(manifest), _cluster(manifest)]
     return checks
 
@@ -115,9 +115,7 @@ def _manifest(flags: list[str]) -> tuple[Manifest, list[Check]]:
     try:
         settings = load_settings(flags, os.environ)
     except ManifestError as error:
-        return Manifest(), [
-            Check("manifest", "fail", str(error), "correct that key; the checks below use the defaults")
-        ]
+        return Manifest(), [Check("manifest", "fail", str(error), "correct that; the checks below use the defaults")]
     given = sorted(key for key, source in settings.sources.items() if source != "default")
     return settings.manifest, [Check("manifest", "ok", f"valid; given: {', '.join(given) or 'nothing, all defaults'}")]
 
@@ -149,7 +147,7 @@ def _memory(manifest: Manifest) -> Check:
     return Check("memory", "ok", found)
 
 
-def _torch() -> list[Check]:
+def _torch(manifest: Manifest) -> list[Check]:
     try:
         found = _ask_python(_TORCH_PROBE, "torch")
     except OctavoError as error:
@@ -166,6 +164,9 @@ def _torch() -> list[Check]:
     if found["cuda"]:
         listed = ", ".join(f"{gpu['name']} {_size(gpu['memory_bytes'])}" for gpu in found["gpus"])
         checks.append(Check("gpu", "ok", listed))
+    elif manifest.engine.device == "cuda":
+        found_none = "engine.device is cuda, but torch sees no CUDA device: no worker starts"
+        checks.append(Check("gpu", "fail", found_none, "set it to auto or cpu, or install a CUDA build of torch"))
     elif shutil.which("nvidia-smi"):
         checks.append(Check("gpu", "warn", "nvidia-smi is here but torch has no CUDA", "install a CUDA build of torch"))
     else:
@@ -183,19 +184,24 @@ def _compiler() -> Check:
 def _native(manifest: Manifest) -> Check:
     """Whether the native kernels load (they are built on first use), and what is lost where they do not."""
     lost = "the worker runs on torch: slower steps, a start of some seconds more, and torch's memory"
+    bad: Verdict = "warn"
+    if manifest.engine.kernels == "native":
+        bad, lost = "fail", "no worker starts, since engine.kernels is native; auto lets torch serve"
     probe = _NATIVE_PROBE.format(engine=asdict(manifest.engine), ref=manifest.model.ref)
     try:
         found = _ask_python(probe, "the native kernels", BUILD_PATIENCE_S)
     except OctavoError as error:
-        return Check("native kernels", "warn", str(error), lost)
+        return Check("native kernels", bad, str(error), lost)
     if manifest.engine.kernels not in ("auto", "native"):
         return Check("native kernels", "ok", f"not asked for: engine.kernels is {manifest.engine.kernels}")
     if elsewhere := found.get("elsewhere", ""):
+        if bad == "fail":
+            return Check("native kernels", bad, elsewhere, lost)
         return Check("native kernels", "ok", f"not used: {elsewhere}")
     if refused := found.get("refused", ""):
-        return Check("native kernels", "warn", refused, lost)
+        return Check("native kernels", bad, refused, lost)
     if reason := found.get("reason", ""):
-        return Check("native kernels", "warn", reason, f"{lost}; g++ 11 or clang 14 builds them on the first start")
+        return Check("native kernels", bad, reason, f"{lost}; g++ 11 or clang 14 builds them on the first start")
     isas, wanted = found.get("isas", []), manifest.engine.native_isa
     used = isas[isas.index(wanted) :] if wanted in isas else isas if wanted == "auto" else []
     if not used:

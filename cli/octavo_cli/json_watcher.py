@@ -10,10 +10,14 @@ from octavo_cli.state import ServiceState
 
 
 class JsonWatcher:
-    """Writes the cluster's events; `event` is service, log, died, trouble, ready, gate or draining."""
+    """Writes the cluster's events; `event` is moved, service, log, died, trouble, ready, gate or draining."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+
+    def moved(self, key: str, taken: str, address: str) -> None:
+        """Another address than the default."""
+        self._write("moved", key=key, taken=taken, address=address)
 
     def record(self, service: str, record: Record) -> None:
         """A line of a service that is starting."""

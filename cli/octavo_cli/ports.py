@@ -17,13 +17,18 @@ class PortLeases:
     def __init__(self, lock_dir: Path | None = None) -> None:
         self._lock_dir = lock_dir or Path(tempfile.gettempdir())
         self._locks: list[IO[bytes]] = []
+        self.moved: dict[str, tuple[str, str]] = {}
+        """Setting -> the preferred address that was taken, and the free one in its place."""
 
     def prefer(self, key: str, address: str) -> str:
         """`address` when nobody listens there, else a free port of the same host. `key` names the setting in errors."""
         host, port = split_address(key, address)
         if port and self._lease(host, port):
             return join_address(host, port)
-        return self.free(key, host)
+        found = self.free(key, host)
+        if port:
+            self.moved[key] = (address, found)
+        return found
 
     def exactly(self, key: str, address: str) -> str:
         """`address` itself, port 0 replaced by a free one. Raises ManifestError when somebody listens there."""

@@ -37,6 +37,9 @@ FIRST_GATE_RETRY_S, LAST_GATE_RETRY_S = 5.0, 300.0
 class Watcher(Protocol):
     """Whoever shows the cluster's events to a person."""
 
+    def moved(self, key: str, taken: str, address: str) -> None:
+        """Somebody listens at the default of setting `key`; `address` is used instead."""
+
     def record(self, service: str, record: Record) -> None:
         """A service logged a line while it was starting."""
 

@@ -49,6 +49,8 @@ def run_foreground(
         leases = PortLeases()
         try:
             plans = plan_cluster(settings, flags, workers, leases, modules, roles)
+            for key, (taken, address) in leases.moved.items():
+                watcher.moved(key, taken, address)
             drain_timeout_s = settings.manifest.deployment.drain_timeout_s
             gate_flags = flags if settings.manifest.release_gate.enabled else None
             supervisor = Supervisor(plans, run_dir, drain_timeout_s, watcher, gate_flags)

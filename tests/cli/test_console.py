@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 
 from octavo_cli.console import ConsoleWatcher
+from octavo_cli.json_watcher import JsonWatcher
 from octavo_cli.service_log import Record
 from octavo_cli.state import Process, ServiceState
 from rich.console import Console
@@ -66,3 +68,14 @@ def test_progress_in_the_reason_of_a_worker_that_is_starting() -> None:
         "gpuworker-0  not_serving: no progress",
         "kvstore      died: killed by signal 9; starting it again in 0.1 s",
     ]
+
+
+def test_a_default_address_that_is_taken_is_told_with_the_one_in_its_place() -> None:
+    out, watcher = shown(terminal=False)
+    watcher.moved("gateway.http_listen", "127.0.0.1:8000", "127.0.0.1:4")
+    assert out.getvalue() == "gateway.http_listen: 127.0.0.1:8000 is taken, 127.0.0.1:4 is used instead\n"
+    lines = io.StringIO()
+    JsonWatcher(lines).moved("gateway.http_listen", "127.0.0.1:8000", "127.0.0.1:4")
+    assert json.loads(lines.getvalue()) == {
+        "event": "moved", "key": "gateway.http_listen", "taken": "127.0.0.1:8000", "address": "127.0.0.1:4",
+    }  # fmt: skip

@@ -62,10 +62,16 @@ def test_the_limit_of_a_control_group_is_the_memory_there_is(monkeypatch: pytest
 def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(doctor, "_TORCH_PROBE", "import no_such_torch")
-    found = verdicts(doctor._torch())
+    found = verdicts(doctor._torch(Manifest()))
     assert found["torch"].verdict == "fail" and "no_such_torch" in found["torch"].found
     monkeypatch.setattr(doctor, "_TORCH_PROBE", 'print(\'{"torch": "1", "threads": 1, "cuda": false}\')')
-    assert verdicts(doctor._torch())["torch"].verdict == "ok"
+    found = verdicts(doctor._torch(Manifest()))
+    assert found["torch"].verdict == found["gpu"].verdict == "ok"
+
+
+def test_a_device_that_the_settings_name_and_nobody_has_fails() -> None:
+    found = verdicts(doctor._torch(Manifest(engine=Engine(device="cuda"))))["gpu"]
+    assert found.verdict == "fail" and "engine.device is cuda" in found.found and "auto or cpu" in found.advice
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,9 @@ def test_a_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) 
         ({"reason": "no C++ compiler found (c++, g++, clang++)"}, {}, "warn", "g++"),
         ({"isas": ["avx2"], "refused": "engine.dtype is float32"}, {}, "warn", "dtype is float32"),
         ({"isas": ["avx2"], "elsewhere": "a GPU is there"}, {}, "ok", "not used: a GPU is there"),
+        ({"isas": ["avx2"], "elsewhere": "a GPU is there"}, {"kernels": "native"}, "fail", "auto lets torch serve"),
+        ({"isas": ["avx2"], "refused": "engine.dtype is float32"}, {"kernels": "native"}, "fail", "no worker starts"),
+        ({"reason": "no C++ compiler found"}, {"kernels": "native"}, "fail", "no worker starts"),
         ({"isas": ["avx2"], "refused": "anything"}, {"kernels": "torch"}, "ok", "engine.kernels is torch"),
     ],
 )

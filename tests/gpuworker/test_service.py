@@ -12,7 +12,7 @@ import pytest
 import torch
 from octavo.errors import OctavoError
 from octavo.manifest import Engine as EngineSettings
-from octavo.manifest import Manifest, ModelSettings
+from octavo.manifest import Manifest, ManifestError, ModelSettings
 from octavo.rpc.testing import running_host
 from octavo.v1 import kvstore_pb2_grpc
 from octavo_gpuworker import service
@@ -146,8 +146,12 @@ async def test_metrics_and_spans(tmp_path) -> None:
 
 
 def test_a_pool_without_room_is_refused(decoder) -> None:
-    with pytest.raises(OctavoError, match="kv_num_blocks"):
+    with pytest.raises(ManifestError, match=r"^engine.kv_num_blocks: .* give at least 3$"):
         make_pool(Manifest(engine=EngineSettings(kv_num_blocks=2)), decoder)
+    with pytest.raises(ManifestError, match=r"^engine.kv_pool_bytes: .* give at least \d{4,}$") as refused:
+        make_pool(Manifest(engine=EngineSettings(kv_pool_bytes=1)), decoder)
+    least = int(str(refused.value).split()[-1])
+    assert make_pool(Manifest(engine=EngineSettings(kv_pool_bytes=least)), decoder).num_blocks == 3
     pool = make_pool(Manifest(engine=EngineSettings(kv_num_blocks=5, kv_block_tokens=8)), decoder)
     assert (pool.num_blocks, pool.block_tokens) == (5, 8)
 
@@ -156,7 +160,7 @@ def test_max_model_len_is_bounded_by_model_and_pool(decoder) -> None:
     pool = KvPool(decoder.config, 5, 8, torch.float32)
     assert model_len(Manifest(), decoder.config.max_position, pool) == 32
     assert model_len(Manifest(engine=EngineSettings(max_model_len=20)), 512, pool) == 20
-    with pytest.raises(OctavoError, match="give at most 512"):
+    with pytest.raises(ManifestError, match="give at most 512"):
         model_len(Manifest(engine=EngineSettings(max_model_len=513)), 512, pool)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_cli.bench.work import BadPlan, Piece, Session, Turn, Workload
+from octavo_cli.inputs import reading_fault
 
 MOONCAKE_BLOCK_TOKENS = 512
 
@@ -33,7 +34,9 @@ def read_trace(path: Path, kind: str = "", limit: int = 0, default_output: int =
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadTrace(f"--trace: {path} cannot be read: {error}; give a UTF-8 file", field="trace") from error
+        raise BadTrace(
+            f"--trace: {path} cannot be read: {reading_fault(error)}; give a UTF-8 file", field="trace"
+        ) from error
     kind = kind or guess_kind(path.name, text)
     if kind not in READERS:
         raise BadTrace(f"--trace-format: {kind!r} is unknown; use {', '.join(READERS)}", field="trace-format")

@@ -10,6 +10,8 @@ from typing import Any
 
 from octavo.errors import OctavoError
 
+from octavo_cli.inputs import reading_fault
+
 FOLDER = Path(__file__).parent / "references"
 
 
@@ -75,7 +77,7 @@ def read_reference(path: Path) -> Reference:
         quality = Quality(**content["quality"]) if content.get("quality") else None
         found = Reference(str(content["model"]), parity, quality, dict(content.get("recorded", {})))
     except (OSError, UnicodeDecodeError) as error:
-        raise BadReference(f"--reference: {path} cannot be read: {error}", field="reference") from error
+        raise BadReference(f"--reference: {path} cannot be read: {reading_fault(error)}", field="reference") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadReference(
             f"--reference: {path} is no reference ({error!r}); make one with `octavo check --record FILE`",

@@ -14,10 +14,11 @@ from octavo.figures import Figures, to_json, write_figures
 from rich.console import Console
 
 from octavo_cli.bench.report import print_figures
-from octavo_cli.commands.bench_engine import PASSED_ON, engine
+from octavo_cli.commands.bench_engine import engine
 from octavo_cli.commands.bench_quality import quality
 from octavo_cli.exits import NoCluster
 from octavo_cli.locate import server_url
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 from octavo_cli.up import start_detached, stop_cluster
 
 bench_app = typer.Typer(help="Measure; every subcommand writes figures with --json FILE.", no_args_is_help=True)
@@ -75,8 +76,8 @@ def tell(line: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Adds the group."""
-    bench_app.command("engine", context_settings=PASSED_ON)(engine)
-    bench_app.command("quality", context_settings=PASSED_ON)(quality)
+    bench_app.command("engine", cls=PassThrough, context_settings=PASS_THROUGH)(engine)
+    bench_app.command("quality", cls=PassThrough, context_settings=PASS_THROUGH)(quality)
     from octavo_cli.commands import bench_blend, bench_cache, bench_compare, bench_matrix, bench_serve
 
     for module in (bench_blend, bench_serve, bench_compare, bench_matrix, bench_cache):

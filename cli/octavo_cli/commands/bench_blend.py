@@ -11,8 +11,7 @@ from octavo.rpc.settings import load_settings
 from octavo_cli.bench.work import BadPlan
 from octavo_cli.engine_bench.blend import blend_ratios, measure_blend
 from octavo_cli.outputs import check_output
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 
 
 def blend(
@@ -39,4 +38,4 @@ def blend(
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("blend", context_settings=PASSED_ON)(blend)
+    app.command("blend", cls=PassThrough, context_settings=PASS_THROUGH)(blend)

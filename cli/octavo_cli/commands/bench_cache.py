@@ -16,8 +16,7 @@ from octavo_cli.cache_bench.bench import PARTS, CachePlan, check_parts, measure_
 from octavo_cli.cache_bench.targets import target_lines
 from octavo_cli.commands.bench import show_figures, tell
 from octavo_cli.outputs import check_output
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 
 
 def cache(
@@ -61,4 +60,4 @@ def _isolation(namespaces: str, trace: str, requests: int, rate: float, seed: in
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("cache", context_settings=PASSED_ON)(cache)
+    app.command("cache", cls=PassThrough, context_settings=PASS_THROUGH)(cache)

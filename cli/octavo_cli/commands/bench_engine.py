@@ -13,11 +13,9 @@ from octavo.rpc.settings import load_settings
 from rich.console import Console
 
 from octavo_cli.bench.report import print_figures
-from octavo_cli.engine_bench.engine import ROWS, EnginePlan, check_rows, measure_engine
+from octavo_cli.engine_bench.engine import ROWS, EnginePlan, check_rows, check_services, measure_engine
 from octavo_cli.engine_bench.peers import parse_peers
 from octavo_cli.engine_bench.wanted import verdict_table, verdicts
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def engine(
@@ -46,9 +44,14 @@ def engine(
     """Measure prefill and decode of the bare engine. In ms per step and % of the floor; peers and services beside it, and which bounds are met.
 
     Takes settings as flags."""
-    through = tuple(name for name in services.split(",") if name and name != "none")
     plan = EnginePlan(
-        check_rows(rows.split(",")), rounds, steps, peers, parse_peers(peer or []), through, compare_calls
+        check_rows(rows.split(",")),
+        rounds,
+        steps,
+        peers,
+        parse_peers(peer or []),
+        check_services(services),
+        compare_calls,
     )
     figures, notes = measure_engine(load_settings(context.args, os.environ), plan)
     show(figures, notes, json_path)

@@ -16,6 +16,7 @@ from octavo.client import AsyncCache, AsyncClient, Preload
 from octavo.client.cache import BUILD_TIMEOUT_S
 from octavo.errors import InvalidRequest, UnknownPreload
 
+from octavo_cli.inputs import reading_fault
 from octavo_cli.locate import gateway_url
 from octavo_cli.size.report import both
 
@@ -102,7 +103,9 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"FILE: {path} cannot be read: {error}; name UTF-8 text files", field="files") from error
+        raise InvalidRequest(
+            f"FILE: {path} cannot be read: {reading_fault(error)}; name UTF-8 text files", field="files"
+        ) from error
 
 
 @cache_app.command("ls")

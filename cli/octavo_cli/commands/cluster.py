@@ -17,11 +17,9 @@ from rich.console import Console
 from octavo_cli import up as up_module
 from octavo_cli.exits import FAILED, NO_CLUSTER, OK, NoCluster
 from octavo_cli.json_watcher import JsonWatcher
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 from octavo_cli.plan import KINDS, MODULES
 from octavo_cli.status import read_status, state_urls, status_lines
-
-PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Any `--section.field value` goes to the services as it is."""
 
 Model = Annotated[str, typer.Option("--model", help="smollm2, a .gguf file or a Hugging Face folder.")]
 ManifestFile = Annotated[str, typer.Option("--manifest", help="The serving manifest, a YAML file.")]
@@ -133,4 +131,4 @@ def status(
 def register(app: typer.Typer) -> None:
     """Adds the subcommands of this module."""
     for command in (serve, up, down, status):
-        app.command(context_settings=PASS_THROUGH)(command)
+        app.command(cls=PassThrough, context_settings=PASS_THROUGH)(command)

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from octavo_cli.commands.cluster import PASS_THROUGH, service_flags
+from octavo_cli.commands.cluster import service_flags
 from octavo_cli.demo import QUESTION, run_demo
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 from octavo_cli.plan import MODULES
 
 
@@ -25,4 +26,4 @@ def demo(
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommand."""
-    app.command(context_settings=PASS_THROUGH)(demo)
+    app.command(cls=PassThrough, context_settings=PASS_THROUGH)(demo)

@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from octavo.rpc.settings import load_settings
 
-from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, Model, service_flags
+from octavo_cli.commands.cluster import ManifestFile, Model, service_flags
 from octavo_cli.doctor import Check, compile_kernels, examine, kernel_rows
 from octavo_cli.exits import FAILED
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 
 manifest_app = typer.Typer(help="The serving manifest.", no_args_is_help=True)
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -64,7 +65,7 @@ def manifest_root() -> None:
     """The serving manifest."""
 
 
-@manifest_app.command(context_settings=PASS_THROUGH)
+@manifest_app.command(cls=PassThrough, context_settings=PASS_THROUGH)
 def fingerprint(
     context: typer.Context,
     model: Model = "",
@@ -93,5 +94,5 @@ def fingerprint(
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommands of this module."""
-    app.command(context_settings=PASS_THROUGH)(doctor)
+    app.command(cls=PassThrough, context_settings=PASS_THROUGH)(doctor)
     app.add_typer(manifest_app, name="manifest")

@@ -18,8 +18,9 @@ from octavo_cli.check.gate import chosen_checks
 from octavo_cli.check.reference import read_reference
 from octavo_cli.check.release import REPORT, run_gate
 from octavo_cli.commands.check import scheduler_of, show
-from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, Model, RunDir, service_flags
+from octavo_cli.commands.cluster import ManifestFile, Model, RunDir, service_flags
 from octavo_cli.exits import FAILED
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 
 
 def gate(
@@ -59,4 +60,4 @@ def _one_key_per_tenant(keys: Mapping[str, str]) -> list[str]:
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommand."""
-    app.command(context_settings=PASS_THROUGH)(gate)
+    app.command(cls=PassThrough, context_settings=PASS_THROUGH)(gate)

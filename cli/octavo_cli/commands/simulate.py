@@ -21,9 +21,11 @@ from octavo_cli.bench.work import BadPlan
 from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.commands import load_options
 from octavo_cli.commands.bench import show_figures, tell
-from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
+from octavo_cli.commands.cluster import ManifestFile, service_flags
 from octavo_cli.exits import FAILED
+from octavo_cli.inputs import reading_fault
 from octavo_cli.outputs import check_output
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 from octavo_cli.simulate.picture import check, draw, panels
 from octavo_cli.simulate.roles import compare, setups_of
 from octavo_cli.simulate.rows import rows_of
@@ -198,7 +200,7 @@ def _replay(path: Path) -> int:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadPlan(f"--replay: {path} cannot be read: {error}", field="replay") from error
+        raise BadPlan(f"--replay: {path} cannot be read: {reading_fault(error)}", field="replay") from error
     played = ask({"replay": True}, lines)
     typer.echo(f"{played['events']} events, {played['orders']} orders")
     if played["difference"]:
@@ -212,4 +214,4 @@ def _replay(path: Path) -> int:
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommand."""
-    app.command(context_settings=PASS_THROUGH)(simulate)
+    app.command(cls=PassThrough, context_settings=PASS_THROUGH)(simulate)

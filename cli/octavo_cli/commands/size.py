@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from octavo.rpc.settings import load_settings
 
-from octavo_cli.commands.cluster import PASS_THROUGH, ManifestFile, service_flags
+from octavo_cli.commands.cluster import ManifestFile, service_flags
 from octavo_cli.exits import NoCluster
+from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 from octavo_cli.size.cag import Plan, Rates, check, chunk_tokens, self_hosted, usable_number
 from octavo_cli.size.kv import kv_size
 from octavo_cli.size.rates import measured_rates
@@ -123,4 +124,4 @@ def _was_given(context: typer.Context, name: str) -> bool:
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommand."""
-    app.command(context_settings=PASS_THROUGH)(size)
+    app.command(cls=PassThrough, context_settings=PASS_THROUGH)(size)

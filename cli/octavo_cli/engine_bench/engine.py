@@ -8,8 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args, get_type_hints
 
 from octavo.figures import Figure, Figures
+from octavo.manifest import Engine
 from octavo.rpc.settings import Settings, to_flags
 
 from octavo_cli.bench.work import BadPlan
@@ -161,6 +163,18 @@ def check_rows(rows: Sequence[str]) -> tuple[str, ...]:
     named = tuple(dict.fromkeys(row.strip() for row in rows if row.strip()))
     if not named:
         raise BadPlan("--rows: none given; name some like decode/bf16/b1,prefill/bf16/512", field="rows")
+    return named
+
+
+def check_services(forms: str) -> tuple[str, ...]:
+    """The forms of weights in a list with commas; `none`: no form. Raises BadPlan for one that engine.weights does not know."""
+    named = tuple(dict.fromkeys(form.strip() for form in forms.split(",") if form.strip() not in ("", "none")))
+    known = get_args(get_type_hints(Engine)["weights"])
+    for form in named:
+        if form not in known:
+            raise BadPlan(
+                f"--services: {form!r} is no form of weights; use {', '.join(known)}, or none", field="services"
+            )
     return named
 
 

@@ -13,6 +13,7 @@ from octavo.errors import InternalError
 from octavo.rpc.settings import Settings, to_flags
 
 from octavo_cli.bench.work import BadPlan
+from octavo_cli.inputs import reading_fault
 
 MODULE = "octavo_scheduler.simulate"
 USAGE = 2
@@ -60,7 +61,7 @@ def hardware_named(word: str) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"--hardware: {word} cannot be read: {error}; name a given model, a JSON file or an event log"
+        message = f"--hardware: {word} cannot be read: {reading_fault(error)}; name a given model, a JSON file or an event log"
         raise BadPlan(message, field="hardware") from error
     lines = text.splitlines()
     if lines and lines[0].startswith('{"octavo_event_log"'):

@@ -31,8 +31,9 @@ class Question:
 def size_report(shape: ModelShape, asked: Question) -> dict[str, Any]:
     """Everything about one model. Raises BadSize."""
     context = asked.context or shape.max_position
-    if asked.concurrency < 0 or context < 1:
-        raise BadSize("--context, --concurrency: must be positive", field="context")
+    for name, value in (("context", asked.context), ("concurrency", asked.concurrency)):
+        if value < 0:
+            raise BadSize(f"--{name}: {value} is negative; give 0 (the default) or more", field=name)
     kv = kv_size(shape, asked.kv_dtype, asked.block_tokens, asked.tp)
     per_sequence = kv.context_bytes(context)
     sequences = asked.concurrency or max(1, kv.concurrency(asked.tiers["hbm"], context))

@@ -10,7 +10,7 @@ from typing import Final
 from blake3 import blake3
 from octavo.artifacts import ModelFiles, resolve_model, tokenizer_hash, weights_hash
 from octavo.errors import OctavoError
-from octavo.manifest import Manifest
+from octavo.manifest import Manifest, ManifestError
 
 from octavo_gpuworker.backends.limits import Limits
 from octavo_gpuworker.backends.native_backend import NativeBackend
@@ -106,9 +106,9 @@ def open_native(manifest: Manifest, progress: Callable[[int, int], None]) -> Nat
     try:
         pool = new_pool(config, kv_dtype, num_blocks, size)
     except (MemoryError, ValueError) as error:  # beyond what the system promises, or beyond what an array can be
-        raise OctavoError(
-            f"a KV pool of {num_blocks} blocks cannot be had ({error}); lower engine.kv_num_blocks or engine.kv_pool_bytes"
-        ) from error
+        field = "engine.kv_num_blocks" if engine.kv_num_blocks else "engine.kv_pool_bytes"
+        message = f"{field}: a KV pool of {num_blocks} blocks cannot be had ({error}); give less"
+        raise ManifestError(message, field=field) from error
     try:
         model = NativeModel(
             library,

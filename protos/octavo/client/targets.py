@@ -61,5 +61,5 @@ def dial_address(url: str) -> str:
     address = url.removeprefix("grpc://").rstrip("/")
     host, _, port = address.rpartition(":")
     if "/" in host or " " in host or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InvalidRequest(f"address: {url!r} is none; write grpc://host:port", field="address")
+        raise InvalidRequest(f"address: {url!r} is no gRPC address; write grpc://host:port", field="address")
     return address

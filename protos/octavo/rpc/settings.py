@@ -193,7 +193,7 @@ def _read_environ(environ: Mapping[str, str], known: Mapping[str, Any]) -> dict[
 
 
 def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word[:SHOWN_CHARS], list(known), n=1, cutoff=0.4)
+    close = difflib.get_close_matches(word[:SHOWN_CHARS], list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else "see docs/operations.md for all keys"
 
 

@@ -58,6 +58,8 @@ def test_the_default_model_is_what_its_pool_says(octavo: Any) -> None:
     ("words", "code", "word"),
     [
         (("no/such/model",), 3, "no such file"),
+        (("smollm2", "--context", "-1"), 2, "--context: -1 is negative"),
+        (("smollm2", "--concurrency", "-2"), 2, "--concurrency: -2 is negative"),
         (("smollm2", "--tp", "7"), 2, "--tp"),
         (("smollm2", "--kv-dtype", "int3"), 2, "--kv-dtype"),
         (("smollm2", "--reuse", "3"), 2, "--reuse"),
