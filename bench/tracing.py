@@ -23,6 +23,7 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 from octavo_cli.bench.compare import bootstrap
+from octavo_cli.interrupts import ends_as_interrupted
 from octavo_cli.up import start_detached, stop_cluster
 from rich.console import Console
 
@@ -130,7 +131,10 @@ def main() -> None:
     parser.add_argument("--wall-pairs", type=int, default=10, help="of runs whose wall time is taken")
     parser.add_argument("--json", default="")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
+    with (
+        ends_as_interrupted(),
+        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
+    ):
         figures = measure(given.pairs, given.wall_pairs, Path(folder))
     for item in figures.results:
         low, high = item.spread or (item.value, item.value)

@@ -21,6 +21,7 @@ from octavo.rpc.channels import open_channel
 from octavo.ttft import PARTS
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
+from octavo_cli.interrupts import ends_as_interrupted
 from octavo_cli.up import start_detached, stop_cluster
 from rich.console import Console
 
@@ -80,7 +81,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--json", default="")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
+    with (
+        ends_as_interrupted(),
+        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
+    ):
         flags = ["--deployment.run_dir", folder, "--gateway.grpc_listen", "127.0.0.1:0"]
         flags += ["--gateway.http_listen", "127.0.0.1:0"]
         state = start_detached(flags, 1, 600.0, Console(stderr=True))

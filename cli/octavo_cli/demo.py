@@ -15,6 +15,7 @@ from rich.console import Console
 
 from octavo_cli.commands.ask import write_chunks
 from octavo_cli.exits import FAILED, OK
+from octavo_cli.interrupts import ends_as_interrupted
 from octavo_cli.spans import REQUEST_SPAN, NoTrace, Span, find_trace, read_spans
 from octavo_cli.status import state_urls
 from octavo_cli.up import start_detached, stop_cluster
@@ -27,7 +28,10 @@ TRACE_PATIENCE_S = 5.0
 def run_demo(flags: Sequence[str], modules: Mapping[str, str], question: str = QUESTION, as_json: bool = False) -> int:
     """Returns 0 only if an answer came. Raises OctavoError when the cluster or the request failed."""
     console = Console(stderr=as_json)
-    with tempfile.TemporaryDirectory(prefix="octavo-demo-", ignore_cleanup_errors=True) as folder:
+    with (
+        ends_as_interrupted(),
+        tempfile.TemporaryDirectory(prefix="octavo-demo-", ignore_cleanup_errors=True) as folder,
+    ):
         run_dir = Path(folder)
         own = ["--deployment.run_dir", folder]
         own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]

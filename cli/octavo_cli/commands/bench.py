@@ -17,6 +17,7 @@ from octavo_cli.bench.report import print_figures
 from octavo_cli.commands.bench_engine import engine
 from octavo_cli.commands.bench_quality import quality
 from octavo_cli.exits import NoCluster
+from octavo_cli.interrupts import ends_as_interrupted
 from octavo_cli.locate import server_url
 from octavo_cli.pass_through import PASS_THROUGH, PassThrough
 from octavo_cli.up import start_detached, stop_cluster
@@ -49,7 +50,10 @@ def measured_cluster(url: str, run_dir: str) -> Iterator[str]:
 @contextlib.contextmanager
 def own_cluster(flags: Sequence[str] = ()) -> Iterator[str]:
     """A fresh cluster in a temporary folder, with these settings; yields its gRPC URL and stops it."""
-    with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
+    with (
+        ends_as_interrupted(),
+        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
+    ):
         own = ["--deployment.run_dir", folder]
         own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
         try:

@@ -22,6 +22,7 @@ from octavo_cli.bench.sample import Run
 from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.engine_bench.cpu import pss_bytes, services_cpu_s
 from octavo_cli.exits import NoCluster
+from octavo_cli.interrupts import ends_as_interrupted
 from octavo_cli.state import ClusterState, read_state
 from octavo_cli.up import start_detached, stop_cluster
 
@@ -102,7 +103,10 @@ async def _closed_loop(url: str, work: Workload, seed: int, multiplex: bool) -> 
 @contextlib.contextmanager
 def running_services(flags: Sequence[str]) -> Iterator[Services]:
     """A fresh cluster with these settings, stopped at the end."""
-    with tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder:
+    with (
+        ends_as_interrupted(),
+        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
+    ):
         # a request that goes without the cache as a trial is no sample of a row
         own = ["--deployment.run_dir", folder, "--scheduler.counterfactual_share", "0"]
         own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
