@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
@@ -23,8 +22,7 @@ from octavo.rpc.channels import open_channel
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
 from octavo_cli.bench.compare import bootstrap
-from octavo_cli.interrupts import ends_as_interrupted
-from octavo_cli.up import start_detached, stop_cluster
+from octavo_cli.own_cluster import own_cluster
 from rich.console import Console
 
 PROMPT_TOKENS, CLIENTS = 64, 4
@@ -100,19 +98,15 @@ def wall_pairs(load: Load, pairs: int) -> list[float]:
     return ratios
 
 
-def measure(pairs: int, with_wall: int, folder: Path) -> Figures:
+def measure(pairs: int, with_wall: int) -> Figures:
     """Both arms, interleaved."""
-    flags = ["--deployment.run_dir", str(folder), "--gateway.grpc_listen", "127.0.0.1:0"]
-    state = start_detached([*flags, "--gateway.http_listen", "127.0.0.1:0"], 1, 600.0, Console(stderr=True))
-    try:
-        load = Load(state.urls["grpc"].removeprefix("grpc://"))
-        pids = {item.name: item.process.pid for item in state.services}
+    with own_cluster(console=Console(stderr=True)) as cluster:
+        load = Load(cluster.state.urls["grpc"].removeprefix("grpc://"))
+        pids = {item.name: item.process.pid for item in cluster.state.services}
         for sampled in ARMS.values():
             asyncio.run(load.run(2 * CPU_REQUESTS, CPU_TOKENS, sampled=sampled))
         extra_ms = cpu_pairs(load, pids, pairs)
         ratios = wall_pairs(load, with_wall)
-    finally:
-        stop_cluster(folder)
     edges = [sum(pair) for pair in zip(extra_ms["gateway"], extra_ms["scheduler"], strict=True)]
     rows = {f"extra_cpu_per_request/{name}": (values, "ms") for name, values in extra_ms.items()}
     rows["extra_cpu_per_request/gateway_and_scheduler"] = (edges, "ms")
@@ -131,11 +125,7 @@ def main() -> None:
     parser.add_argument("--wall-pairs", type=int, default=10, help="of runs whose wall time is taken")
     parser.add_argument("--json", default="")
     given = parser.parse_args()
-    with (
-        ends_as_interrupted(),
-        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
-    ):
-        figures = measure(given.pairs, given.wall_pairs, Path(folder))
+    figures = measure(given.pairs, given.wall_pairs)
     for item in figures.results:
         low, high = item.spread or (item.value, item.value)
         print(f"{item.name:<44} {item.value:8.3f} {item.unit:<6} {low:.3f} to {high:.3f}")

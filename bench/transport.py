@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from octavo.rpc.channels import open_channel
 from octavo.ttft import PARTS
 from octavo.v1 import inference_pb2 as pb
 from octavo.v1 import inference_pb2_grpc
-from octavo_cli.interrupts import ends_as_interrupted
-from octavo_cli.up import start_detached, stop_cluster
+from octavo_cli.own_cluster import own_cluster
 from rich.console import Console
 
 PROMPT_TOKENS, BOUND_MS = 128, 5.0
@@ -81,17 +79,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--json", default="")
     given = parser.parse_args()
-    with (
-        ends_as_interrupted(),
-        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
-    ):
-        flags = ["--deployment.run_dir", folder, "--gateway.grpc_listen", "127.0.0.1:0"]
-        flags += ["--gateway.http_listen", "127.0.0.1:0"]
-        state = start_detached(flags, 1, 600.0, Console(stderr=True))
-        try:
-            results = asyncio.run(measure(state.urls["grpc"].removeprefix("grpc://"), given.requests))
-        finally:
-            stop_cluster(Path(folder))
+    with own_cluster(console=Console(stderr=True)) as cluster:
+        results = asyncio.run(measure(cluster.state.urls["grpc"].removeprefix("grpc://"), given.requests))
     for item in results:
         print(f"{item.name:<32} {item.value:8.2f} {item.unit:<9} n={item.n}")
     if given.json:

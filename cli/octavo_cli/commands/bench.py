@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,10 +16,9 @@ from octavo_cli.bench.report import print_figures
 from octavo_cli.commands.bench_engine import engine
 from octavo_cli.commands.bench_quality import quality
 from octavo_cli.exits import NoCluster
-from octavo_cli.interrupts import ends_as_interrupted
 from octavo_cli.locate import server_url
+from octavo_cli.own_cluster import own_cluster
 from octavo_cli.pass_through import PASS_THROUGH, PassThrough
-from octavo_cli.up import start_detached, stop_cluster
 
 bench_app = typer.Typer(help="Measure; every subcommand writes figures with --json FILE.", no_args_is_help=True)
 
@@ -43,24 +41,15 @@ def measured_cluster(url: str, run_dir: str) -> Iterator[str]:
         yield address
         return
     print("octavo: no cluster runs; starting one for this measurement", file=sys.stderr)
-    with own_cluster() as address:
+    with fresh_cluster() as address:
         yield address
 
 
 @contextlib.contextmanager
-def own_cluster(flags: Sequence[str] = ()) -> Iterator[str]:
-    """A fresh cluster in a temporary folder, with these settings; yields its gRPC URL and stops it."""
-    with (
-        ends_as_interrupted(),
-        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
-    ):
-        own = ["--deployment.run_dir", folder]
-        own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
-        try:
-            yield start_detached([*own, *flags], 1, 600.0, Console(stderr=True)).urls["grpc"]
-        finally:
-            with contextlib.suppress(NoCluster):
-                stop_cluster(Path(folder))
+def fresh_cluster(flags: Sequence[str] = ()) -> Iterator[str]:
+    """The gRPC address of a cluster of its own with these settings."""
+    with own_cluster(flags, console=Console(stderr=True)) as cluster:
+        yield cluster.state.urls["grpc"]
 
 
 def show_figures(figures: Figures, json_path: str) -> None:

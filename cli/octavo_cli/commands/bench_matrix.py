@@ -18,7 +18,7 @@ from octavo_cli.bench.matrix_page import matrix_table, print_matrix
 from octavo_cli.bench.matrix_run import MatrixRun
 from octavo_cli.bench.page import page
 from octavo_cli.bench.work import BadPlan, check_number
-from octavo_cli.commands.bench import measured_cluster, own_cluster, show_figures, tell
+from octavo_cli.commands.bench import fresh_cluster, measured_cluster, show_figures, tell
 from octavo_cli.exits import FAILED
 from octavo_cli.outputs import check_outputs, write_output
 
@@ -71,7 +71,7 @@ def matrix(
     formats = _formats(variant or [] if url or run_dir else variant or list(FORMATS))
     left_s = budget_s
     for number, (name, flags) in enumerate(formats.items()):
-        with own_cluster(flags) if fresh else measured_cluster(url, run_dir) as address:
+        with fresh_cluster(flags) if fresh else measured_cluster(url, run_dir) as address:
             began_s = time.monotonic()
             ends_s = began_s + left_s / (len(formats) - number)
             asyncio.run(work.measure(address, api_key, name, ends_s, fresh=fresh))

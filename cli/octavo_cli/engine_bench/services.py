@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 from octavo.errors import OctavoError
@@ -21,10 +19,8 @@ from octavo_cli.bench.runner import Asking, Runner
 from octavo_cli.bench.sample import Run
 from octavo_cli.bench.workloads import Shape, make_workload
 from octavo_cli.engine_bench.cpu import pss_bytes, services_cpu_s
-from octavo_cli.exits import NoCluster
-from octavo_cli.interrupts import ends_as_interrupted
+from octavo_cli.own_cluster import own_cluster
 from octavo_cli.state import ClusterState, read_state
-from octavo_cli.up import start_detached, stop_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +99,8 @@ async def _closed_loop(url: str, work: Workload, seed: int, multiplex: bool) -> 
 @contextlib.contextmanager
 def running_services(flags: Sequence[str]) -> Iterator[Services]:
     """A fresh cluster with these settings, stopped at the end."""
-    with (
-        ends_as_interrupted(),
-        tempfile.TemporaryDirectory(prefix="octavo-bench-", ignore_cleanup_errors=True) as folder,
-    ):
-        # a request that goes without the cache as a trial is no sample of a row
-        own = ["--deployment.run_dir", folder, "--scheduler.counterfactual_share", "0"]
-        own += ["--gateway.grpc_listen", "127.0.0.1:0", "--gateway.http_listen", "127.0.0.1:0"]
-        began = time.monotonic()
-        try:
-            state = start_detached([*own, *flags], 1, 600.0, Console(stderr=True, quiet=True))
-            yield Services(state.urls["grpc"], read_state(Path(folder)), time.monotonic() - began)
-        finally:
-            with contextlib.suppress(NoCluster):
-                stop_cluster(Path(folder))
+    # a request that goes without the cache as a trial is no sample of a row
+    own = ["--scheduler.counterfactual_share", "0"]
+    began = time.monotonic()
+    with own_cluster([*own, *flags], console=Console(stderr=True, quiet=True)) as cluster:
+        yield Services(cluster.state.urls["grpc"], read_state(cluster.run_dir), time.monotonic() - began)
