@@ -158,9 +158,7 @@ class NativeModel:
         batch = arrays.struct(tokens=tokens, sequences=sequences, rows=rows)
         batch.bell, self._bell = self._bell, 0
         if self._library.octavo_step(self._open(), batch, self._error, abi.ERROR_BYTES):
-            if batch.bell:
-                os.eventfd_write(batch.bell, 1)
-            raise StepError(self._error.value.decode())
+            raise self._refused(batch)
 
     def begin(self, batch: abi.Batch, flight: abi.Flight, memory: tuple[object, ...]) -> None:
         """Begins steps that the library runs by itself; see NativeFlight. StepError: it could not begin.
@@ -169,10 +167,14 @@ class NativeModel:
         """
         batch.bell, self._bell = self._bell, 0
         if self._library.octavo_begin(self._open(), batch, flight, self._error, abi.ERROR_BYTES):
-            if batch.bell:
-                os.eventfd_write(batch.bell, 1)
-            raise StepError(self._error.value.decode())
+            raise self._refused(batch)
         self._memory = memory  # the flight before is over
+
+    def _refused(self, batch: abi.Batch) -> StepError:
+        """What the library said of a step that did not begin; whoever waits for its bell hears it all the same."""
+        if batch.bell:
+            os.eventfd_write(batch.bell, 1)
+        return StepError(self._error.value.decode())
 
     @property
     def library(self) -> ctypes.CDLL:
